@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from itertools import count
 from pathlib import Path
@@ -866,3 +867,37 @@ async def test_what_was_known_before_all_records_were_read_stays_known(open_stor
     store.retain([])
     await store.reclaim()
     assert await contents(store, L1, other.incarnation, 1) == [b"a"]
+
+
+async def test_an_owner_that_has_heard_everything_is_not_kept_with_its_ledger(open_store: Opener) -> None:
+    store = await started(open_store)
+    owner = FoldingOwner()
+    writer = store.open_ledger(L1, owner, "ns")
+    writer.append(b"x", 1)
+    await owner.until(1)
+    writer.append_snapshot(b"last")
+    writer.close()
+    await owner.until(1, 1)
+    held = weakref.ref(owner)
+    del owner
+    # A task that waited for the owner has ended by then.
+    await asyncio.sleep(0)
+    assert held() is None
+    assert (await store.release([L1]))[L1] == LedgerState(1, b"last", (), 1)
+
+
+async def test_a_ledger_that_another_owner_closes_still_tells_its_own(open_store: Opener) -> None:
+    """Both hear of one commit; the first closes the second's ledger before that has heard of it."""
+
+    class Closing(Owner):
+        def confirmed(self, entries_end: int, state_end: int) -> None:
+            super().confirmed(entries_end, state_end)
+            second.close()
+
+    store = await started(open_store)
+    owner = Owner()
+    first, second = store.open_ledger(L1, Closing(), "ns"), store.open_ledger(L2, owner, "ns")
+    first.append(b"x", 1)
+    second.append(b"y", 1)
+    await owner.until(1)
+    assert owner.calls == [(1, 0)]

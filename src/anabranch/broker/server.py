@@ -36,7 +36,7 @@ from anabranch.broker.runtime.listening import (
     sole_sockets,
 )
 from anabranch.broker.runtime.loop_watch import LoopWatch
-from anabranch.broker.runtime.process import on_signals, run_to_end
+from anabranch.broker.runtime.process import all_loaded, on_signals, run_to_end
 from anabranch.broker.security.authentication import Authentication
 from anabranch.broker.security.stored_rights import StoredRights
 from anabranch.broker.security.tls import Certificates
@@ -225,6 +225,7 @@ async def _serve_alone(config: BrokerConfig) -> None:
     on_signals(stop)
 
     def tell(broker: Broker) -> None:
+        all_loaded()
         logs.tell(
             config,
             logging.INFO,

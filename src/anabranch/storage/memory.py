@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from anabranch.model.histogram import Histogram
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage.core.live import Liveness
+from anabranch.storage.core.nobody import NOBODY
 from anabranch.storage.port import (
     Buffer,
     Entry,
@@ -189,6 +190,10 @@ class _Writer:
     def close(self) -> None:
         self.is_open = False
 
+    def let_go(self) -> None:
+        """The owner hears nothing more, and is not kept in memory."""
+        self.listener = NOBODY
+
     def _check(self) -> None:
         if self.error is not None:
             raise self.error
@@ -218,6 +223,8 @@ class _Writer:
             self.listener.lost(error)
         except Exception:
             log.exception("the owner of ledger %s failed when it was notified of its loss", self._ledger)
+        finally:
+            self.let_go()
 
 
 class MemoryLogStore:
@@ -369,6 +376,8 @@ class MemoryLogStore:
                     writer.listener.confirmed(writer.data.entries_end, writer.data.state_end)
                 except Exception as error:
                     self._owner_failed(writer, "failed when it was notified of a commit", error)
+                if not writer.is_open and not writer.is_pending and writer.failure is None:
+                    writer.let_go()
 
     def _fold(self, writer: _Writer) -> None:
         listener = writer.listener

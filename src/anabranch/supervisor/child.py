@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from anabranch.broker.runtime import logs
-from anabranch.broker.runtime.process import on_signals, run_to_end
+from anabranch.broker.runtime.process import all_loaded, on_signals, run_to_end
 from anabranch.supervisor.channel import Note, NoteLink, Orders, receive_orders
 from anabranch.supervisor.core.processes import ProcessKind
 
@@ -96,6 +96,10 @@ async def _serve_broker(orders: Orders, channel: socket.socket) -> None:
             place.all_stop.set()
             stop.set()
 
+    def serves(_: object) -> None:
+        all_loaded()
+        link.send(Note(is_serving=True))
+
     link = NoteLink(channel, heard, _orphaned)
     with contextlib.ExitStack() as stack:
 
@@ -117,7 +121,7 @@ async def _serve_broker(orders: Orders, channel: socket.socket) -> None:
             ),
             sockets,
             stop,
-            lambda _: link.send(Note(is_serving=True)),
+            serves,
             place,
         )
 

@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 # publish's latency.
 SWITCH_INTERVAL_S: Final = 0.0001
 # The collector scans every 50,000 new objects (1 ms), at every tenth scan the survivors of those (at most 500,000
-# objects, 15 ms), and very rarely everything.
-GC_THRESHOLDS: Final = (50_000, 10, 1_000)
+# objects, 15 ms), and rarely everything.
+GC_THRESHOLDS: Final = (50_000, 10, 20)
 
 
 def on_signals(stop: asyncio.Event) -> None:
@@ -40,13 +40,18 @@ def on_signals(stop: asyncio.Event) -> None:
         loop.add_signal_handler(number, asked, number)
 
 
+def all_loaded() -> None:
+    """Called when the process serves: the collector never scans what is there by now."""
+    gc.freeze()
+
+
 def run_to_end(work: Coroutine[Any, Any, None], config: BrokerConfig, *, process: str = "") -> int:
     """Runs the work of a broker's process; returns the exit code. An error that a person can act on is one line, which
     names the process if it is one of several."""
     import uvloop
 
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    # Hardly anything on the data path is part of a cycle: the collector runs rarely, and never scans what was loaded.
+    # Hardly anything on the data path is part of a cycle: the collector runs rarely.
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     try:

@@ -16,6 +16,7 @@ from crc32c import crc32c
 
 from anabranch.model.position import LedgerId
 from anabranch.storage.core import format as fmt
+from anabranch.storage.core.nobody import NOBODY
 from anabranch.storage.on_disk.catalog import LogFile
 from anabranch.storage.port import (
     Buffer,
@@ -109,7 +110,9 @@ class Filler(Protocol):
 
 
 class FileLedgerWriter:
-    """The writing end of one ledger, and its state for checkpoints."""
+    """The writing end of one ledger, and its state for checkpoints.
+
+    The state is needed for as long as the ledger lives, its owner only until it has heard everything."""
 
     __slots__ = (
         "_folding",
@@ -283,6 +286,16 @@ class FileLedgerWriter:
         self.is_open = False
         # The run stays in its commit; without it here, the next append runs into the check.
         self.run = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the ledger is closed and everything appended to it is confirmed: nothing will change about it."""
+        return not self.is_open and (self.entries_end, self.state_end) == (self.next_entry, self.next_state)
+
+    def let_go(self) -> None:
+        """The owner hears nothing more, and is not kept in memory."""
+        self.listener = NOBODY
+        self._folding = None
 
     def fail(self, error: LogError) -> None:
         """Closes the ledger after its owner raised an error, as if the owner had closed it. The owner is no longer

@@ -504,6 +504,8 @@ class WriteAheadLog:
                     writer.listener.confirmed(writer.entries_end, writer.state_end)
                 except Exception as error:
                     self._owner_failed(writer, "failed when it was notified of a commit", error)
+                if writer.is_settled and writer.failure is None:
+                    writer.let_go()
 
     def _owner_failed(self, writer: FileLedgerWriter, what: str, error: Exception) -> None:
         """Takes the ledger from an owner that raised: the owner's state is unknown. It opens the ledger again if it
@@ -539,17 +541,15 @@ class WriteAheadLog:
     def _lose(self, writer: FileLedgerWriter, error: LogError) -> bool:
         """True if the owner is to be notified: not one that closed its ledger and has had all its answers, nor one that
         failed."""
-        is_settled = not writer.is_open and (writer.entries_end, writer.state_end) == (
-            writer.next_entry,
-            writer.next_state,
-        )
-        return writer.lose(error) and not is_settled and writer.failure is None
+        return writer.lose(error) and not writer.is_settled and writer.failure is None
 
     def _tell_lost(self, writer: FileLedgerWriter, error: LogError) -> None:
         try:
             writer.listener.lost(error)
         except Exception:
             log.exception("the owner of ledger %s failed when it was notified of its loss", writer.ledger)
+        finally:
+            writer.let_go()
 
     def check_released(self, ledger: LedgerId) -> None:
         """Raises unless the ledger is closed and everything appended to it is confirmed, so that nothing will ever
@@ -561,7 +561,7 @@ class WriteAheadLog:
             raise writer.error
         if writer.is_open:
             raise LogError(f"ledger {ledger} is still being written")
-        if (writer.entries_end, writer.state_end) != (writer.next_entry, writer.next_state):
+        if not writer.is_settled:
             raise LogError(f"not all of ledger {ledger} is confirmed")
 
     async def flush(self) -> None:
