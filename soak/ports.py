@@ -20,6 +20,8 @@ def free_port() -> int:
     """A port of this process's block that nobody listens on; the same one is not given again for a long time."""
     for port in itertools.islice(_own_ports(os.getpid()), _BLOCK):
         with socket.socket() as probe:
+            # As servers do: connections that have ended a moment ago do not keep it.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:

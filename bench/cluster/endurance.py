@@ -24,6 +24,8 @@ BROKERS = 3
 BUNDLES = 4
 KEPT_TOPICS, BUSY_TOPICS = 20, 80
 KEPT_MESSAGES = 8_000
+# Until caches are full, and as much is on its way as hand-overs at this rate leave for the next round of upkeep.
+FIRST_MOVES = 3_000
 PACE_S = 0.5
 MEMORY_MAX, DISK_MAX, BASE_MAX = 1.10, 2.0, 1.05
 # A broker asks after the ledgers that it has given away every 60 s, and once more 10 s later.
@@ -145,7 +147,7 @@ async def _endure(cluster: Cluster, count: int, stable_s: float) -> tuple[Snapsh
             publisher.begin()
         await swarm.open(kept, pace_s=PACE_S, window=0, consumers=False)
         moves = Moves(cluster, swarm)
-        await moves.until(min(count, 600))
+        await moves.until(min(count, FIRST_MOVES))
         before = await asyncio.to_thread(_settled, cluster, stable_s)
         began, first = time.monotonic(), moves.count
         await moves.until(first + count)

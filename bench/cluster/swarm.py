@@ -124,7 +124,8 @@ def port_of(url: str) -> int:
 
 @dataclass(eq=False, slots=True)
 class Publisher:
-    """Sends the next message `pace_s` after a receipt, with `window` messages under way; none with a window of 0.
+    """Sends the next message `pace_s` after a receipt, with `window` messages under way. With a window of 0 it sends
+    what it is told to.
 
     A topic that is closed while none is under way gets one at that moment: `waits` then has the whole time during which
     the topic took no messages, as the longest time from sending to the receipt.
@@ -184,6 +185,8 @@ class Publisher:
             wait = time.perf_counter() - sent
             self.receipts += 1
             self.longest_wait_s = max(self.longest_wait_s, wait)
+            if not self.window:
+                continue
             if self.pace_s:
                 asyncio.get_running_loop().call_later(self.pace_s, self._paced)
             else:
