@@ -1,8 +1,8 @@
 """What a message costs the brokers, with one, two and four of them.
 
 Each broker has as many topics, with a producer and a consumer each, and as many messages a second: with N brokers N
-times as many are published. The rate is one that the clients and four brokers reach together on two cores. At full speed
-the clients are what limits it, and the more brokers there are, the less each has to do in a turn. CPU is that of all
+times as many are published. The rate is one that the clients and four brokers reach together on two cores: at full
+speed the clients would limit it, and the more brokers there are, the less each has to do in a turn. CPU is that of all
 processes of the cluster, read around a fixed span. The numbers of brokers take turns within each round. Each figure is
 the median of the rounds.
 """

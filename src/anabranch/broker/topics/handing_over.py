@@ -37,9 +37,9 @@ log = logging.getLogger(__name__)
 WAVE_TOPICS: Final = 16
 WAVES_AT_ONCE: Final = 2
 # How many topics the new owner opens at once for others. A topic is closed at its former owner only when the new one
-# opens it, and its clients wait for those that are opened at the same time. More of them would not be faster: two loops
-# and the metadata process have enough to do with four.
-OPENED_AT_ONCE: Final = 4
+# opens it, and its clients wait for those that are opened at the same time. More of them would hardly be faster: two
+# loops and the metadata process have enough to do with two. A single one that takes long would hold up the others.
+OPENED_AT_ONCE: Final = 2
 # How long a broker waits for its view of the owners to become the other one's.
 AGREE_MAX_S: Final = 1.0
 # How long the new owner may take to open a wave of topics.

@@ -104,6 +104,8 @@ class Indexed:
     # Where the scan of unfinished files ended: (file, offset), and the number of the commit that comes next.
     end: tuple[int, int] = (0, 0)
     next_number: int | None = None
+    # False if commits behind damage may be missing.
+    is_thorough: bool = True
 
     @property
     def is_final(self) -> bool:
@@ -111,10 +113,17 @@ class Indexed:
 
 
 def index_incarnation(
-    files: Files, folder: Path, incarnation: Incarnation, before: Indexed | None = None
+    files: Files,
+    folder: Path,
+    incarnation: Incarnation,
+    before: Indexed | None = None,
+    *,
+    is_thorough: bool = True,
 ) -> Indexed:
-    """Every log file of an incarnation, each with an index. Only what is not in `before` is read."""
-    before = before or Indexed([], FinalStates())
+    """Every log file of an incarnation, each with an index. Only what is not in `before` is read. Unless thorough, the
+    space that a writer has prepared and not used yet is not searched for commits behind damage."""
+    if before is None or (is_thorough and not before.is_thorough):
+        before = Indexed([], FinalStates())
     # Loaded first: later writes may be missed here, but then they belong to no result that is counted here.
     taken = load_taken(files, folder, before.taken)
     known: dict[int, list[LogFile]] = {}
@@ -155,6 +164,7 @@ def index_incarnation(
             unknown[0][1],
             is_from_beginning=first == 1 and first != before.end[0],
             next_number=before.next_number if first == before.end[0] else None,
+            is_thorough=is_thorough,
         )
         found += scanned_files(files, folder, incarnation, scanned, {one.number for one in found})
         end, next_number = scanned.end, scanned.next_number
@@ -162,7 +172,7 @@ def index_incarnation(
         part.damage = sorted(
             {one.offset for one in taken.damage if one.file == part.number} | set(part.damage)
         )
-    return Indexed(found, taken, end, next_number)
+    return Indexed(found, taken, end, next_number, is_thorough)
 
 
 def scanned_files(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable
+from functools import partial
 from pathlib import Path
 
 from anabranch.model.position import Incarnation, LedgerId
@@ -108,29 +109,37 @@ class OtherLogs:
         if incarnation == self._root.own or self._is_indexed(incarnation, entry):
             return
         async with self._learning:
-            if self._is_indexed(incarnation, entry):
-                return
-            folder = self._root.wal(incarnation)
-            old = self._indexed.get(incarnation)
-            try:
-                found = await self._root.in_reader(index_incarnation, self._files, folder, incarnation, old)
-            except FileNotFoundError as error:
-                if await self._root.in_reader(self._has_log, folder):
-                    raise LogError(f"the log of {incarnation} changes while it is read: {error}") from error
-                found = Indexed([], fences.FinalStates(is_final=True))
-            # New files first: readers look entries up meanwhile, and a file listed twice does no harm.
-            before = dict.fromkeys(old.files) if old is not None else {}
-            for file in found.files:
-                if file not in before:
-                    self._catalog.add_indexed(file)
-            after = set(found.files)
-            self._catalog.remove([file for file in before if file not in after])
-            self._indexed[incarnation] = found
+            # What was released is at the end of what its writer has written, unless there is damage before it.
+            for is_thorough in (False, True) if entry is not None else (True,):
+                if self._is_indexed(incarnation, entry):
+                    return
+                await self._index_now(incarnation, is_thorough=is_thorough)
+
+    async def _index_now(self, incarnation: Incarnation, *, is_thorough: bool) -> None:
+        folder = self._root.wal(incarnation)
+        old = self._indexed.get(incarnation)
+        indexing = partial(index_incarnation, self._files, folder, incarnation, old, is_thorough=is_thorough)
+        try:
+            found = await self._root.in_reader(indexing)
+        except FileNotFoundError as error:
+            if await self._root.in_reader(self._has_log, folder):
+                raise LogError(f"the log of {incarnation} changes while it is read: {error}") from error
+            found = Indexed([], fences.FinalStates(is_final=True))
+        # New files first: readers look entries up meanwhile, and a file listed twice does no harm.
+        before = dict.fromkeys(old.files) if old is not None else {}
+        for file in found.files:
+            if file not in before:
+                self._catalog.add_indexed(file)
+        after = set(found.files)
+        self._catalog.remove([file for file in before if file not in after])
+        self._indexed[incarnation] = found
 
     def _is_indexed(self, incarnation: Incarnation, entry: tuple[LedgerId, int] | None) -> bool:
         known, taken = self._indexed.get(incarnation), self._taken.get(incarnation)
-        if known is None or known.is_final:
-            return known is not None
+        if known is None:
+            return False
+        if known.is_final and known.is_thorough:
+            return True
         if entry is not None:
             return self._catalog.locate(*entry, 1) is not None
-        return taken is None or known.taken.results >= taken.results
+        return known.is_thorough and (taken is None or known.taken.results >= taken.results)

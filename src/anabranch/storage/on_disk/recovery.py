@@ -8,15 +8,17 @@ answer.
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from anabranch.model.position import LedgerId
 from anabranch.storage.core import format as fmt
 from anabranch.storage.on_disk.catalog import OpenIndex
 from anabranch.storage.port import LedgerState
+
+PIECE_BYTES: Final = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +69,35 @@ class FileStretch:
     is_whole: bool
 
 
-def scan_headers(stretch: FileStretch, nonce: int) -> Iterator[tuple[int, fmt.CommitHeader]]:
-    """Every commit header that is good, in order, whatever lies between them."""
-    pattern = re.compile(re.escape(fmt.commit_pattern(nonce)))
+def scan_headers(
+    stretch: FileStretch, nonce: int, *, is_thorough: bool
+) -> Iterator[tuple[int, fmt.CommitHeader]]:
+    """Every commit header that is good, in order, whatever lies between them. Unless thorough, only those before the
+    first zeros where a header should be: as a rule nothing was written there yet."""
+    pattern = fmt.commit_pattern(nonce)
     at, view = stretch.start, stretch.view
     while True:
         header = fmt.decode_commit_header(view, at, nonce, stretch.file)
         if header is None:
-            found = pattern.search(view, at + 1)
-            if found is None:
+            if not is_thorough and not any(view[at : at + fmt.COMMIT_BYTES]):
                 return
-            at = found.start()
+            at = _find(view, pattern, at + 1)
+            if at < 0:
+                return
             continue
         yield at, header
         # A commit that a crash cut off may claim bytes beyond the file.
         at = min(at + header.total, len(view))
+
+
+def _find(view: memoryview, pattern: bytes, at: int) -> int:
+    """Where the pattern is next, or -1. Piece by piece: no other thread of the process runs while one is searched."""
+    while at < len(view):
+        found = bytes(view[at : at + PIECE_BYTES + len(pattern) - 1]).find(pattern)
+        if found >= 0:
+            return at + found
+        at += PIECE_BYTES
+    return -1
 
 
 def _scan_commit(view: memoryview, file: int, at: int, header: fmt.CommitHeader) -> ScannedCommit:
@@ -185,19 +201,25 @@ class Recovered:
 
 
 def fold(
-    stretches: Sequence[FileStretch], nonce: int, *, is_from_beginning: bool, next_number: int | None = None
+    stretches: Sequence[FileStretch],
+    nonce: int,
+    *,
+    is_from_beginning: bool,
+    next_number: int | None = None,
+    is_thorough: bool = True,
 ) -> Recovered:
     """The sum of the commits. The stretches are in log order, from a checkpoint's beginning or the log's, or from the
-    commit of that number on."""
+    commit of that number on. Unless thorough, commits behind damage may be missed."""
+    headers = [list(scan_headers(stretch, nonce, is_thorough=is_thorough)) for stretch in stretches]
     confirmed = (0, 0)
-    for stretch in stretches:
-        for _, header in scan_headers(stretch, nonce):
+    for found_here in headers:
+        for _, header in found_here:
             confirmed = max(confirmed, (header.confirmed_file, header.confirmed_end))
     start = (stretches[0].file, stretches[0].start) if stretches else (0, 0)
     found = Recovered({}, {one.file: OpenIndex() for one in stretches if one.is_whole}, [], start, confirmed)
     expected = found.next_number = 1 if is_from_beginning else next_number
-    for stretch in stretches:
-        for at, header in scan_headers(stretch, nonce):
+    for stretch, found_here in zip(stretches, headers, strict=True):
+        for at, header in found_here:
             place = (stretch.file, at)
             has_gap = header.number != expected if expected is not None else place != start
             if has_gap:

@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 
 from anabranch.model.position import LedgerId
 from anabranch.storage.core import format as fmt
-from anabranch.storage.on_disk.recovery import Damage, FileStretch, Recovered, fold
+from anabranch.storage.on_disk.recovery import (
+    PIECE_BYTES,
+    Damage,
+    FileStretch,
+    Recovered,
+    fold,
+    scan_headers,
+)
 
 NONCE = 77
 L = LedgerId(5)
@@ -153,3 +160,21 @@ def test_a_log_cut_off_anywhere_is_a_prefix(commits: int, cut: float) -> None:
     whole = sum(start <= at for start in log.starts[1:])
     assert (ends(found) if found.ledgers else (0, 0)) == (whole, whole)
     assert found.damage == []
+
+
+def test_a_commit_is_found_wherever_the_search_for_it_is_cut() -> None:
+    log = Log(2)
+    first, second = log.starts[0], log.starts[1]
+    commit_two = bytes(log.data[second : log.starts[2]])
+    for gap in (0, 1, 12, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES - 5):
+        data = bytes(log.data[:first]) + b"\xff" * 50 + bytes(gap) + commit_two + bytes(1000)
+        stretch = FileStretch(1, memoryview(data), first, is_whole=True)
+        assert [at for at, _ in scan_headers(stretch, NONCE, is_thorough=True)] == [first + 50 + gap]
+
+
+def test_a_quick_look_ends_where_nothing_was_written_yet() -> None:
+    log = Log(3)
+    log.data[log.starts[1] : log.starts[2]] = bytes(log.starts[2] - log.starts[1])
+    stretch = FileStretch(1, memoryview(bytes(log.data)), log.starts[0], is_whole=True)
+    assert [at for at, _ in scan_headers(stretch, NONCE, is_thorough=False)] == log.starts[:1]
+    assert [at for at, _ in scan_headers(stretch, NONCE, is_thorough=True)] == [log.starts[0], log.starts[2]]

@@ -12,6 +12,8 @@ import pytest
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage.on_disk import fences, takeover
 from anabranch.storage.on_disk.file_store import FileLogStore
+from anabranch.storage.on_disk.indexing import open_stretch
+from anabranch.storage.on_disk.recovery import scan_headers
 from anabranch.storage.port import FencedError
 from unit.storage.faulty_files import Disk, FaultyFiles
 from unit.storage.owners import Owner
@@ -194,6 +196,31 @@ async def test_an_index_of_a_growing_log_reads_only_what_is_new() -> None:
         assert files.mapped - before <= 4 * FILE
     # Entries of the files that were indexed first are found as well as ever.
     assert len(await new.read(LedgerId(1), OLD, 0, 10, 100, 1 << 20)) == 10
+    await new.close()
+    await old.close()
+
+
+async def test_entries_behind_damage_are_found_while_their_log_is_written() -> None:
+    """Space that was never written looks the same as a commit that was lost."""
+    disk = Disk(1)
+    files = disk.boot()
+    old, new = await started(files, OLD), await started(disk.boot(), "new")
+    owner = Owner()
+    writer = old.open_ledger(LedgerId(1), owner, "public/default")
+    for number in range(5):
+        writer.append(b"entry %d" % number, 1)
+        await owner.until(number + 1)
+    writer.close()
+    assert (await old.release([LedgerId(1)]))[LedgerId(1)].entries_end == 5
+    path = ROOT / "wal" / OLD / "00000001.wal"
+    opened = open_stretch(files, path.parent, 1)
+    assert opened is not None
+    places = [at for at, _ in scan_headers(*opened, is_thorough=True)]
+    lost = next(at for at in places if b"entry 2" in bytes(opened[0].view[at : at + 200]))
+    after = places[places.index(lost) + 1]
+    files.rewrite(path, [(lost, bytes(after - lost))])
+    assert [bytes(data) for _, _, data in await new.read(LedgerId(1), OLD, 1, 2, 1, KB)] == [b"entry 1"]
+    assert [bytes(data) for _, _, data in await new.read(LedgerId(1), OLD, 4, 5, 1, KB)] == [b"entry 4"]
     await new.close()
     await old.close()
 
