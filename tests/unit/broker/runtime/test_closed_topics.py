@@ -9,30 +9,26 @@ from collections.abc import Iterator
 
 import pytest
 
-from anabranch.broker.runtime.closed_topics import (
-    CLOSED_MIN,
-    QUIET_S,
-    WAITING_MAX,
-    ClosedTopics,
-    are_enough,
-)
+from anabranch.broker.runtime.closed_topics import CLOSED_MIN, OPEN_FEW, QUIET_S, ClosedTopics, is_time
 from anabranch.simulation.machine.loop import SimLoop
 
 
 @pytest.mark.parametrize(
-    ("closed_count", "open_count", "expected"),
+    ("closed_count", "open_count", "quiet_s", "expected"),
     [
-        (CLOSED_MIN - 1, 0, False),
-        (CLOSED_MIN, 0, True),
-        (CLOSED_MIN, CLOSED_MIN, True),
-        (9_999, 10_000, False),
-        (10_000, 10_000, True),
+        pytest.param(CLOSED_MIN - 1, 0, 1e9, False, id="hardly any memory"),
+        pytest.param(CLOSED_MIN, OPEN_FEW, 0.0, True, id="few others wait"),
+        pytest.param(CLOSED_MIN, OPEN_FEW + 1, 0.0, False, id="others wait"),
+        pytest.param(CLOSED_MIN, OPEN_FEW + 1, QUIET_S, True, id="no more are closed"),
+        pytest.param(9_999, 10_000, 1e9, False, id="less memory than the open ones"),
+        pytest.param(10_000, 10_000, QUIET_S - 1, False, id="more may be closed"),
+        pytest.param(10_000, 10_000, QUIET_S, True, id="as much memory as the open ones"),
+        pytest.param(39_999, 10_000, 0.0, False, id="as much as may wait"),
+        pytest.param(40_000, 10_000, 0.0, True, id="too much to wait"),
     ],
 )
-def test_they_are_collected_before_they_keep_more_than_the_open_ones(
-    closed_count: int, open_count: int, expected: bool
-) -> None:
-    assert are_enough(closed_count, open_count) is expected
+def test_when_they_are_collected(closed_count: int, open_count: int, quiet_s: float, expected: bool) -> None:
+    assert is_time(closed_count, open_count, quiet_s) is expected
 
 
 class Part:
@@ -52,38 +48,20 @@ def loop() -> Iterator[SimLoop]:
     gc.enable()
 
 
-def test_they_wait_until_no_more_are_closed(loop: SimLoop) -> None:
-    closed = ClosedTopics(loop, lambda: 0)
+@pytest.mark.parametrize(("open_count", "waits_s"), [(OPEN_FEW, 0.0), (OPEN_FEW + 1, QUIET_S)])
+def test_what_was_closed_is_freed(loop: SimLoop, open_count: int, waits_s: float) -> None:
+    closed = ClosedTopics(loop, lambda: open_count)
     held = weakref.ref(Part())
 
     async def main() -> None:
         for _ in range(CLOSED_MIN - 1):
             closed.add()
-        await asyncio.sleep(10 * QUIET_S)
-        assert held() is not None
-        closed.add()
-        await asyncio.sleep(0.9 * QUIET_S)
-        closed.add()
-        await asyncio.sleep(0.9 * QUIET_S)
-        assert held() is not None
         await asyncio.sleep(2 * QUIET_S)
-        assert held() is None
-
-    loop.run_until_complete(main())
-
-
-def test_they_do_not_wait_when_they_are_too_many(loop: SimLoop) -> None:
-    closed = ClosedTopics(loop, lambda: 0)
-    held = weakref.ref(Part())
-
-    async def main() -> None:
-        for number in range(WAITING_MAX * CLOSED_MIN):
-            assert held() is not None, number
-            closed.add()
-            await asyncio.sleep(0.01)
-        for _ in range(int(3 * QUIET_S)):
-            closed.add()
-            await asyncio.sleep(1)
+        assert held() is not None
+        closed.add()
+        await asyncio.sleep(0.9 * waits_s)
+        assert held() is not None
+        await asyncio.sleep(QUIET_S)
         assert held() is None
 
     loop.run_until_complete(main())
