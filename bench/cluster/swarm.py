@@ -144,6 +144,7 @@ class Publisher:
     longest_wait_s: float = 0.0
     _in_flight: deque[tuple[int, float, bytes]] = field(default_factory=deque)
     _is_stopped: bool = False
+    _is_pausing: bool = False
 
     async def attach(self, port: int | None) -> None:
         async def once(link: Link) -> None:
@@ -187,14 +188,16 @@ class Publisher:
             self.longest_wait_s = max(self.longest_wait_s, wait)
             if not self.window:
                 continue
-            if self.pace_s:
-                asyncio.get_running_loop().call_later(self.pace_s, self._paced)
-            else:
+            if not self.pace_s:
                 self.send()
+            elif not self._is_pausing:
+                # Once: a message that was sent because the topic was closed does not add to the rate.
+                self._is_pausing = True
+                asyncio.get_running_loop().call_later(self.pace_s, self._paced)
 
     def _paced(self) -> None:
-        # Less may be due: a message was sent when the topic was closed.
-        if len(self._in_flight) < self.window:
+        self._is_pausing = False
+        for _ in range(self.window - len(self._in_flight)):
             self.send()
 
     def begin(self) -> None:

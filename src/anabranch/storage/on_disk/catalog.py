@@ -43,6 +43,25 @@ class OpenIndex:
             all_offsets.extend([base + one for one in offsets])
         return False
 
+    @staticmethod
+    def joined(before: OpenIndex, after: OpenIndex) -> OpenIndex:
+        """The index of both: of a file up to some place, and from there on."""
+        made = OpenIndex()
+        made._rows = {ledger: list(rows) for ledger, rows in before._rows.items()}
+        for ledger, rows in after._rows.items():
+            have = made._rows.setdefault(ledger, [])
+            for first, offsets, lengths in rows:
+                if have and have[-1][0] + len(have[-1][1]) == first:
+                    start, offsets_before, lengths_before = have[-1]
+                    have[-1] = (start, offsets_before + offsets, lengths_before + lengths)
+                else:
+                    have.append((first, offsets, lengths))
+        return made
+
+    @property
+    def ledger_count(self) -> int:
+        return len(self._rows)
+
     def footer_rows(self) -> Iterator[FooterRow]:
         for ledger, rows in self._rows.items():
             for first, offsets, lengths in rows:

@@ -8,7 +8,7 @@ and is indexed again and again: finished files are read once, and a scan goes on
 from __future__ import annotations
 
 import logging
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from crc32c import crc32c
 
 from anabranch.model.position import Incarnation
 from anabranch.storage.core import format as fmt
-from anabranch.storage.on_disk.catalog import FooterIndex, LogFile
+from anabranch.storage.on_disk.catalog import FooterIndex, LogFile, OpenIndex
 from anabranch.storage.on_disk.fences import FinalStates, load_taken
 from anabranch.storage.on_disk.files import Files
 from anabranch.storage.on_disk.recovery import FileStretch, Recovered, fold
@@ -168,6 +168,7 @@ def index_incarnation(
         )
         found += scanned_files(files, folder, incarnation, scanned, {one.number for one in found})
         end, next_number = scanned.end, scanned.next_number
+    found = _joined(found)
     for part in found:
         part.damage = sorted(
             {one.offset for one in taken.damage if one.file == part.number} | set(part.damage)
@@ -188,6 +189,31 @@ def scanned_files(
         if number not in known or next(iter(index.rows()), None) is not None or file.damage:
             found.append(file)
     return found
+
+
+def _joined(files: Sequence[LogFile]) -> list[LogFile]:
+    """Joins parts of a file that come one after the other. A log that is read as it grows would have thousands of
+    them; so that few are indexed again each time, a part is joined only to one that is not much larger."""
+    found: list[LogFile] = []
+    for part in sorted(files, key=lambda one: one.number):
+        while found and (joined := _join(found[-1], part)) is not None:
+            found.pop()
+            part = joined
+        found.append(part)
+    return found
+
+
+def _join(before: LogFile, after: LogFile) -> LogFile | None:
+    first, second = before.index, after.index
+    if before.path != after.path or not (isinstance(first, OpenIndex) and isinstance(second, OpenIndex)):
+        return None
+    if before.is_finished or after.is_finished or first.ledger_count > 2 * second.ledger_count:
+        return None
+    joined = LogFile(before.path, before.number, before.incarnation)
+    joined.index = OpenIndex.joined(first, second)
+    joined.disk_bytes = before.disk_bytes + after.disk_bytes
+    joined.damage = sorted({*before.damage, *after.damage})
+    return joined
 
 
 def _empty_file(files: Files, folder: Path, incarnation: Incarnation, number: int) -> LogFile:

@@ -11,8 +11,9 @@ import pytest
 
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage.on_disk import fences, takeover
+from anabranch.storage.on_disk.catalog import Catalog
 from anabranch.storage.on_disk.file_store import FileLogStore
-from anabranch.storage.on_disk.indexing import open_stretch
+from anabranch.storage.on_disk.indexing import index_incarnation, open_stretch
 from anabranch.storage.on_disk.recovery import scan_headers
 from anabranch.storage.port import FencedError
 from unit.storage.faulty_files import Disk, FaultyFiles
@@ -197,6 +198,27 @@ async def test_an_index_of_a_growing_log_reads_only_what_is_new() -> None:
     # Entries of the files that were indexed first are found as well as ever.
     assert len(await new.read(LedgerId(1), OLD, 0, 10, 100, 1 << 20)) == 10
     await new.close()
+    await old.close()
+
+
+async def test_an_index_of_a_growing_log_has_few_parts() -> None:
+    disk = Disk(1)
+    files = disk.boot()
+    old = await started(files, OLD)
+    indexed = None
+    for ledger in range(1, 301):
+        await fill(old, ledger, entries=2)
+        indexed = index_incarnation(files, ROOT / "wal" / OLD, OLD, indexed, is_thorough=False)
+        parts = Counter(file.number for file in indexed.files)
+        assert max(parts.values()) <= 8, parts
+    assert indexed is not None
+    assert len({file.number for file in indexed.files}) > 1
+    found = Catalog()
+    for file in indexed.files:
+        found.add_indexed(file)
+    for ledger in range(1, 301):
+        assert found.locate(ledger, 0, 2) is not None
+        assert found.locate(ledger, 1, 1) is not None
     await old.close()
 
 
