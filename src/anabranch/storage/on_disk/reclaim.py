@@ -254,7 +254,9 @@ class Reclaimer:
         finished = [file for file in list(self._catalog.files.values()) if file.is_finished and scope(file)]
         own = [file.number for file in finished if file.incarnation == self._own]
         now = self._clock_ms()
-        # Kept only for files that still exist.
+        # Both are kept only for files that still exist.
+        with self._storing:
+            self._stale.intersection_update(list(self._catalog.files))
         self._seen = {file.id: self._seen.get(file.id, now) for file in finished}
         facts = [
             replace(
