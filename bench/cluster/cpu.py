@@ -42,6 +42,8 @@ async def _load(cluster: Cluster, seconds: float) -> tuple[float, float]:
             cluster.cpu_seconds() - cpu,
             _delivered(swarm) - before,
         )
+        if bursts.done():
+            bursts.result()
         bursts.cancel()
         await swarm.quiet()
         if swarm.errors:

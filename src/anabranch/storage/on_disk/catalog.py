@@ -59,8 +59,14 @@ class OpenIndex:
         return made
 
     @property
-    def ledger_count(self) -> int:
-        return len(self._rows)
+    def entry_count(self) -> int:
+        return sum(len(offsets) for rows in self._rows.values() for _, offsets, _ in rows)
+
+    def firsts(self) -> Iterator[tuple[int, int]]:
+        """The ledger and the first entry of each row."""
+        for ledger, rows in list(self._rows.items()):
+            for first, _, _ in rows:
+                yield ledger, first
 
     def footer_rows(self) -> Iterator[FooterRow]:
         for ledger, rows in self._rows.items():
@@ -89,6 +95,9 @@ class FooterIndex:
 
     def __init__(self, footer: Footer) -> None:
         self._footer = footer
+
+    def firsts(self) -> Iterator[tuple[int, int]]:
+        return ((ledger, first) for ledger, first, _, _ in self._footer)
 
     def rows(self) -> Iterator[tuple[int, int, int, int]]:
         return iter(self._footer)
@@ -181,14 +190,14 @@ class Catalog:
     def add_indexed(self, file: LogFile) -> None:
         """Adds a file together with everything its index names."""
         self.add_file(file)
-        for ledger, first, _, _ in file.index.rows():
+        for ledger, first in file.index.firsts():
             self.add_row(ledger, first, file)
 
     def remove(self, files: Iterable[LogFile]) -> None:
         """Removes files, and the ledgers' rows in them."""
         self._exchanges += 1
         gone = {file.id for file in files if file.id in self.files}
-        touched = {ledger for one in gone for ledger, _, _, _ in self.files[one].index.rows()}
+        touched = {ledger for one in gone for ledger, _ in self.files[one].index.firsts()}
         for ledger in touched:
             have = self._ledgers.get(ledger)
             if have is None:

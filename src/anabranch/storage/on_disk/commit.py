@@ -134,6 +134,8 @@ class FileLedgerWriter:
         "sealed_end",
         "snapshot",
         "state_end",
+        "told_entries",
+        "told_state",
     )
 
     def __init__(self, log: Filler, ledger: LedgerId, listener: LedgerListener, namespace: str) -> None:
@@ -149,6 +151,9 @@ class FileLedgerWriter:
         self.entries_end = 0
         self.next_state = 0
         self.state_end = 0
+        # What the owner has heard of as confirmed.
+        self.told_entries = 0
+        self.told_state = 0
         self.bytes = 0
         # The state as appended, confirmed or not: a later checkpoint in the log holds the same.
         self.snapshot: bytes | None = None
@@ -286,16 +291,27 @@ class FileLedgerWriter:
         self.is_open = False
         # The run stays in its commit; without it here, the next append runs into the check.
         self.run = None
+        self.let_go_if_told()
 
     @property
     def is_settled(self) -> bool:
         """Whether the ledger is closed and everything appended to it is confirmed: nothing will change about it."""
         return not self.is_open and (self.entries_end, self.state_end) == (self.next_entry, self.next_state)
 
+    @property
+    def has_told_all(self) -> bool:
+        """Whether the ledger is closed and its owner has heard that everything appended to it is confirmed."""
+        return not self.is_open and (self.told_entries, self.told_state) == (self.next_entry, self.next_state)
+
     def let_go(self) -> None:
         """The owner hears nothing more, and is not kept in memory."""
         self.listener = NOBODY
         self._folding = None
+
+    def let_go_if_told(self) -> None:
+        """Unless the owner is yet to hear of an error."""
+        if self.has_told_all and self.error is None and self.failure is None:
+            self.let_go()
 
     def fail(self, error: LogError) -> None:
         """Closes the ledger after its owner raised an error, as if the owner had closed it. The owner is no longer

@@ -104,7 +104,7 @@ class Indexed:
     # Where the scan of unfinished files ended: (file, offset), and the number of the commit that comes next.
     end: tuple[int, int] = (0, 0)
     next_number: int | None = None
-    # False if commits behind damage may be missing.
+    # Whether commits were searched for behind the end, too: damage may hide them. None is missing before it.
     is_thorough: bool = True
 
     @property
@@ -122,8 +122,19 @@ def index_incarnation(
 ) -> Indexed:
     """Every log file of an incarnation, each with an index. Only what is not in `before` is read. Unless thorough, the
     space that a writer has prepared and not used yet is not searched for commits behind damage."""
-    if before is None or (is_thorough and not before.is_thorough):
-        before = Indexed([], FinalStates())
+    before = before or Indexed([], FinalStates())
+    found, is_whole = _indexed(files, folder, incarnation, before, is_thorough)
+    if not is_whole:
+        # There may be more behind the gap. Or there is none: its writer went on in the next file after the one before
+        # was mapped.
+        found, _ = _indexed(files, folder, incarnation, before, True)
+    return found
+
+
+def _indexed(
+    files: Files, folder: Path, incarnation: Incarnation, before: Indexed, is_thorough: bool
+) -> tuple[Indexed, bool]:
+    """Also says whether all commits that were found follow one another."""
     # Loaded first: later writes may be missed here, but then they belong to no result that is counted here.
     taken = load_taken(files, folder, before.taken)
     known: dict[int, list[LogFile]] = {}
@@ -156,6 +167,7 @@ def index_incarnation(
         else:
             found.append(_empty_file(files, folder, incarnation, number))
     end, next_number = before.end, before.next_number
+    is_whole = True
     if unknown:
         stretches = [stretch for stretch, _ in unknown]
         first = stretches[0].file
@@ -168,12 +180,13 @@ def index_incarnation(
         )
         found += scanned_files(files, folder, incarnation, scanned, {one.number for one in found})
         end, next_number = scanned.end, scanned.next_number
+        is_whole = not scanned.damage
     found = _joined(found)
     for part in found:
         part.damage = sorted(
             {one.offset for one in taken.damage if one.file == part.number} | set(part.damage)
         )
-    return Indexed(found, taken, end, next_number, is_thorough)
+    return Indexed(found, taken, end, next_number, is_thorough), is_whole
 
 
 def scanned_files(
@@ -207,7 +220,7 @@ def _join(before: LogFile, after: LogFile) -> LogFile | None:
     first, second = before.index, after.index
     if before.path != after.path or not (isinstance(first, OpenIndex) and isinstance(second, OpenIndex)):
         return None
-    if before.is_finished or after.is_finished or first.ledger_count > 2 * second.ledger_count:
+    if before.is_finished or after.is_finished or first.entry_count > 2 * second.entry_count:
         return None
     joined = LogFile(before.path, before.number, before.incarnation)
     joined.index = OpenIndex.joined(first, second)

@@ -102,7 +102,9 @@ class LogReading:
                     await self._sharing.refresh()
                     continue
             # Files are given up on this loop. What is still known here and now is kept from now on; else look again.
-            if all(file.id in self._root.catalog.files for file, _ in runs):
+            # By path: parts of the index of a growing file are joined to others.
+            known = {file.path for file in self._root.catalog.files.values()}
+            if all(file.path in known for file, _ in runs):
                 break
         else:
             raise LogMissingError(f"the files of ledger {ledger} change all the time: plan again")

@@ -210,16 +210,16 @@ def fold(
 ) -> Recovered:
     """The sum of the commits. The stretches are in log order, from a checkpoint's beginning or the log's, or from the
     commit of that number on. Unless thorough, commits behind damage may be missed."""
-    headers = [list(scan_headers(stretch, nonce, is_thorough=is_thorough)) for stretch in stretches]
     confirmed = (0, 0)
-    for found_here in headers:
-        for _, header in found_here:
+    # Before the commits are looked at: their writer may go on, and what a header calls confirmed is found then.
+    for stretch in stretches:
+        for _, header in scan_headers(stretch, nonce, is_thorough=is_thorough):
             confirmed = max(confirmed, (header.confirmed_file, header.confirmed_end))
     start = (stretches[0].file, stretches[0].start) if stretches else (0, 0)
     found = Recovered({}, {one.file: OpenIndex() for one in stretches if one.is_whole}, [], start, confirmed)
     expected = found.next_number = 1 if is_from_beginning else next_number
-    for stretch, found_here in zip(stretches, headers, strict=True):
-        for at, header in found_here:
+    for stretch in stretches:
+        for at, header in scan_headers(stretch, nonce, is_thorough=is_thorough):
             place = (stretch.file, at)
             has_gap = header.number != expected if expected is not None else place != start
             if has_gap:

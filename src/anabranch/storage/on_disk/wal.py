@@ -500,12 +500,12 @@ class WriteAheadLog:
     def _tell(self, writers: Iterable[FileLedgerWriter]) -> None:
         for writer in writers:
             if writer.error is None and writer.failure is None:
+                writer.told_entries, writer.told_state = writer.entries_end, writer.state_end
                 try:
                     writer.listener.confirmed(writer.entries_end, writer.state_end)
                 except Exception as error:
                     self._owner_failed(writer, "failed when it was notified of a commit", error)
-                if writer.is_settled and writer.failure is None:
-                    writer.let_go()
+                writer.let_go_if_told()
 
     def _owner_failed(self, writer: FileLedgerWriter, what: str, error: Exception) -> None:
         """Takes the ledger from an owner that raised: the owner's state is unknown. It opens the ledger again if it
@@ -541,7 +541,7 @@ class WriteAheadLog:
     def _lose(self, writer: FileLedgerWriter, error: LogError) -> bool:
         """True if the owner is to be notified: not one that closed its ledger and has had all its answers, nor one that
         failed."""
-        return writer.lose(error) and not writer.is_settled and writer.failure is None
+        return writer.lose(error) and not writer.has_told_all and writer.failure is None
 
     def _tell_lost(self, writer: FileLedgerWriter, error: LogError) -> None:
         try:

@@ -431,3 +431,22 @@ async def test_a_log_that_is_lost_refuses_appends_with_the_reason() -> None:
     with pytest.raises(LogError, match="sync failed"):
         writer.append_state(b"x")
     await store.close()
+
+
+async def test_an_owner_that_closed_its_ledger_hears_of_the_end_if_it_has_not_heard_of_its_entries() -> None:
+    """Both are told of one commit. The first one's part of the log breaks before the second is told."""
+
+    class Breaking(Owner):
+        def confirmed(self, entries_end: int, state_end: int) -> None:
+            super().confirmed(entries_end, state_end)
+            store._wal.broken(RuntimeError("inconsistent"))
+
+    store = store_on(Disk(1).boot())
+    await store.start()
+    owner = Owner()
+    first, second = store.open_ledger(L1, Breaking(), "ns"), store.open_ledger(L2, owner, "ns")
+    first.append(b"x", 1)
+    second.append(b"y", 1)
+    second.close()
+    assert isinstance(await owner.until_lost(), LogFailedError)
+    await store.close()
