@@ -134,7 +134,7 @@ def index_incarnation(
 def _indexed(
     files: Files, folder: Path, incarnation: Incarnation, before: Indexed, is_thorough: bool
 ) -> tuple[Indexed, bool]:
-    """Also says whether all commits that were found follow one another."""
+    """The second is whether all commits that were found follow one another."""
     # Loaded first: later writes may be missed here, but then they belong to no result that is counted here.
     taken = load_taken(files, folder, before.taken)
     known: dict[int, list[LogFile]] = {}
