@@ -296,10 +296,10 @@ async def test_the_end_of_the_log_is_told_where_no_ledger_is_open(open_store: Op
     store.on_end(ended[0].set)
     store.open_ledger(L1, Owner(), "public/default").close()
     await store.close()
-    await asyncio.wait_for(ended[0].wait(), 10)
+    assert await asyncio.wait_for(ended[0].wait(), 10)
     # Also to whoever asks when it is over.
     store.on_end(ended[1].set)
-    await asyncio.wait_for(ended[1].wait(), 10)
+    assert await asyncio.wait_for(ended[1].wait(), 10)
 
 
 # -- state records

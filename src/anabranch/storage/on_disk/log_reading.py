@@ -102,9 +102,10 @@ class LogReading:
                     await self._sharing.refresh()
                     continue
             # Files are given up on this loop. What is still known here and now is kept from now on; else look again.
-            # By path: parts of the index of a growing file are joined to others.
-            known = {file.path for file in self._root.catalog.files.values()}
-            if all(file.path in known for file, _ in runs):
+            files = self._root.catalog.files
+            gone = {file.path for file, _ in runs if file.id not in files}
+            # By path: the parts of a growing file's index are joined, and become other objects then.
+            if not gone or gone <= {file.path for file in files.values()}:
                 break
         else:
             raise LogMissingError(f"the files of ledger {ledger} change all the time: plan again")

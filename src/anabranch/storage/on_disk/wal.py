@@ -505,7 +505,8 @@ class WriteAheadLog:
                     writer.listener.confirmed(writer.entries_end, writer.state_end)
                 except Exception as error:
                     self._owner_failed(writer, "failed when it was notified of a commit", error)
-                writer.let_go_if_told()
+                if not writer.is_open:
+                    writer.let_go_if_told()
 
     def _owner_failed(self, writer: FileLedgerWriter, what: str, error: Exception) -> None:
         """Takes the ledger from an owner that raised: the owner's state is unknown. It opens the ledger again if it
