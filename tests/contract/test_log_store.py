@@ -875,9 +875,12 @@ async def test_an_owner_that_has_heard_everything_is_not_kept_with_its_ledger(op
     writer = store.open_ledger(L1, owner, "ns")
     writer.append(b"x", 1)
     await owner.until(1)
+    assert not writer.has_told_all, "it is open"
     writer.append_snapshot(b"last")
     writer.close()
+    assert not writer.has_told_all
     await owner.until(1, 1)
+    assert writer.has_told_all
     held = weakref.ref(owner)
     del owner
     # A task that waited for the owner has ended by then.
@@ -893,7 +896,9 @@ async def test_a_ledger_that_another_owner_closes_still_tells_its_own(open_store
         def confirmed(self, entries_end: int, state_end: int) -> None:
             super().confirmed(entries_end, state_end)
             second.close()
+            has_told.append(second.has_told_all)
 
+    has_told: list[bool] = []
     store = await started(open_store)
     owner = Owner()
     first, second = store.open_ledger(L1, Closing(), "ns"), store.open_ledger(L2, owner, "ns")
@@ -901,3 +906,4 @@ async def test_a_ledger_that_another_owner_closes_still_tells_its_own(open_store
     second.append(b"y", 1)
     await owner.until(1)
     assert owner.calls == [(1, 0)]
+    assert (has_told, second.has_told_all) == ([False], True)

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from anabranch.errors import unraised
 from anabranch.model.histogram import Histogram
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage.core.live import Liveness
@@ -141,6 +142,8 @@ class _Writer:
         # Set when its owner raised an error: the ledger is closed, and the owner is no longer notified.
         self.failure: LogError | None = None
         self.is_pending = False
+        # What the owner has heard of as confirmed: the ends of entries and of states.
+        self.told = (0, 0)
 
     @property
     def ledger(self) -> LedgerId:
@@ -153,6 +156,10 @@ class _Writer:
     @property
     def entries_end(self) -> int:
         return self.data.entries_end
+
+    @property
+    def has_told_all(self) -> bool:
+        return not self.is_open and self.told == (self.next_entry, self.data.next_state)
 
     def append(self, entry: Buffer, messages: int) -> int:
         self._check()
@@ -189,6 +196,12 @@ class _Writer:
 
     def close(self) -> None:
         self.is_open = False
+        self.let_go_if_told()
+
+    def let_go_if_told(self) -> None:
+        """Unless the owner is yet to hear of an error."""
+        if self.has_told_all and self.error is None and self.failure is None:
+            self.let_go()
 
     def let_go(self) -> None:
         """The owner hears nothing more, and is not kept in memory."""
@@ -196,9 +209,9 @@ class _Writer:
 
     def _check(self) -> None:
         if self.error is not None:
-            raise self.error
+            raise unraised(self.error)
         if self.failure is not None:
-            raise self.failure
+            raise unraised(self.failure)
         if not self.is_open:
             raise LogError(f"ledger {self._ledger} is closed")
 
@@ -323,7 +336,7 @@ class MemoryLogStore:
         is_named: bool = True,
     ) -> LedgerWriter:
         if self._error is not None:
-            raise self._error
+            raise unraised(self._error)
         if ledger in self._wal.fenced:
             raise _fenced(f"ledger {ledger}")
         if ledger in self._wal.ledgers:
@@ -372,12 +385,12 @@ class MemoryLogStore:
             writer.is_pending = False
         for writer in pending:
             if writer.error is None and writer.failure is None:
+                writer.told = (writer.data.entries_end, writer.data.state_end)
                 try:
-                    writer.listener.confirmed(writer.data.entries_end, writer.data.state_end)
+                    writer.listener.confirmed(*writer.told)
                 except Exception as error:
                     self._owner_failed(writer, "failed when it was notified of a commit", error)
-                if not writer.is_open and not writer.is_pending and writer.failure is None:
-                    writer.let_go()
+                writer.let_go_if_told()
 
     def _fold(self, writer: _Writer) -> None:
         listener = writer.listener
@@ -395,10 +408,10 @@ class MemoryLogStore:
             asyncio.get_running_loop().call_soon(writer.tell_lost, writer.failure)
 
     def _drop(self, writer: _Writer, error: LogError) -> None:
-        is_settled = not writer.is_open and not writer.is_pending
+        has_told_all = writer.has_told_all
         writer.data.void()
         # An owner that closed its ledger and has had all its answers is not notified.
-        writer.lose(error, is_told=not is_settled)
+        writer.lose(error, is_told=not has_told_all)
 
     async def _flush(self) -> None:
         while self._confirming is not None:
@@ -431,7 +444,7 @@ class MemoryLogStore:
             if (writer := self._writers.get(ledger)) is None or ledger not in self._wal.ledgers:
                 raise LogError(f"ledger {ledger} is none of {self._incarnation}, or was deleted")
             if writer.error is not None:
-                raise writer.error
+                raise unraised(writer.error)
             if writer.is_open:
                 raise LogError(f"ledger {ledger} is still being written")
         return self._wal.states(ledgers)

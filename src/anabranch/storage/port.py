@@ -110,6 +110,11 @@ class LedgerWriter(Protocol):
     def entries_end(self) -> int:
         """The confirmed end: one past the last confirmed entry."""
 
+    @property
+    def has_told_all(self) -> bool:
+        """Whether the ledger is closed and its listener knows that everything appended to it is confirmed: it hears
+        nothing more. True already during the call that says so."""
+
     def append(self, entry: Buffer, messages: int) -> int:
         """Copies `entry` into the commit being filled and gives it the next id. Raises if the ledger is lost.
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 
 from anabranch.broker.compaction.figures import CompactionFigures
 from anabranch.broker.compaction.index import CompactedIndex
-from anabranch.broker.compaction.view import CompactedLog
+from anabranch.broker.compaction.view import CompactedLog, Left
 from anabranch.broker.compaction.worker import Worker
 from anabranch.model.position import LedgerId, Position
 from anabranch.storage.core.topic_record import CompactedLedger
@@ -22,8 +22,6 @@ from anabranch.storage.topic.topic_log import TopicLog
 
 _READ_ENTRIES = 1000
 _READ_BYTES = 1 << 20
-
-Left = tuple[CompactedLedger, CompactedIndex]
 
 
 async def compact(
@@ -43,7 +41,7 @@ async def compact(
     `named` is called the moment that the record names the ledger: the old one is deleted right after. Bytes are
     counted.
     """
-    source = CompactedLog(log, lambda: before)
+    source = CompactedLog(log, before)
     expected = (0 if before is None else before[0].bytes) + log.size_bytes
     worker = await Worker.start(keeps_keyless=keeps_keyless, bytes_expected=expected)
     try:

@@ -13,15 +13,13 @@ from typing import Any, Final, Protocol
 
 from anabranch.broker.compaction import run
 from anabranch.broker.compaction.figures import CompactionFigures
-from anabranch.broker.compaction.view import CompactedLog, load_index
+from anabranch.broker.compaction.view import CompactedLog, Left
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.errors import NotAllowedError, NotReadyError
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
-from anabranch.storage.core.topic_record import CompactedLedger
-from anabranch.storage.port import LogError
 from anabranch.storage.topic.ledger_ids import LedgerIds
 from anabranch.storage.topic.topic_log import TopicLog
 
@@ -39,22 +37,18 @@ class AlreadyCompactingError(AnabranchError):
     """The topic is being compacted: ask again once that is done."""
 
 
-class CompactedTopic(Protocol):
-    """A topic as its compaction sees it."""
-
-    @property
-    def name(self) -> TopicName: ...
-
-    @property
-    def log(self) -> TopicLog: ...
-
+class CompactedLife(Protocol):
     @property
     def is_closed(self) -> bool: ...
 
-    @property
-    def subscriptions(self) -> Mapping[str, Subscription]: ...
 
-    async def create_subscription(
+class CompactedSubscriptions(Protocol):
+    """The subscriptions of a topic as its compaction sees them."""
+
+    @property
+    def all(self) -> Mapping[str, Subscription]: ...
+
+    async def create(
         self, name: str, position: Position | str, properties: dict[str, str]
     ) -> Subscription: ...
 
@@ -63,12 +57,13 @@ class TopicCompaction:
     __slots__ = (
         "_config",
         "_ledger_ids",
-        "_left",
-        "_loading",
+        "_life",
+        "_log",
         "_loop",
+        "_name",
         "_now_ms",
+        "_subscribing",
         "_task",
-        "_topic",
         "_turn",
         "figures",
         "last_error",
@@ -78,7 +73,11 @@ class TopicCompaction:
 
     def __init__(
         self,
-        topic: CompactedTopic,
+        name: TopicName,
+        topic_log: TopicLog,
+        life: CompactedLife,
+        view: CompactedLog,
+        subscribing: CompactedSubscriptions,
         *,
         loop: asyncio.AbstractEventLoop,
         now_ms: Callable[[], int],
@@ -87,54 +86,31 @@ class TopicCompaction:
         config: Callable[[], BrokerConfig],
     ) -> None:
         """`turn` lets only one compaction of the broker run at a time."""
-        self._topic = topic
+        self._name = name
+        self._log = topic_log
+        self._life = life
+        self.view = view
+        self._subscribing = subscribing
         self._loop = loop
         self._now_ms = now_ms
         self._turn = turn
         self._ledger_ids = ledger_ids
         self._config = config
-        self._left: run.Left | None = None
         self._task: asyncio.Task[None] | None = None
-        self._loading = asyncio.Lock()
-        self.view = CompactedLog(topic.log, lambda: self._left)
         self.status = NOT_RUN
         self.last_error = ""
         self.figures = CompactionFigures()
 
     # -- reading
 
-    def check_readable(self, name: str) -> None:
-        if not self._topic.name.is_classic:
-            raise NotAllowedError(f"{name} is a segment of a scalable topic, which is not compacted")
-
-    async def open_view(self) -> CompactedLog:
-        """The log as compacted readers see it."""
-        async with self._loading:
-            while (left := self._topic.log.topic_record.compacted) is not None:
-                if self._left is not None and self._left[0].id == left.id:
-                    break
-                await self._load(left)
-        return self.view
-
-    async def _load(self, left: CompactedLedger) -> None:
-        """Reads the index of that ledger, unless a compaction has replaced it meanwhile."""
-        try:
-            index = await load_index(self._topic.log, left)
-        except LogError:
-            if self._topic.log.topic_record.compacted is left:
-                raise
-            return
-        if self._topic.log.topic_record.compacted is left:
-            self._left = left, index
-
     def forget_unread(self) -> None:
         """Frees the memory of an index that no subscription reads with."""
-        if self._left is not None and not self._is_read:
-            self._left = None
+        if self.view.left is not None and not self._is_read:
+            self.view.left = None
 
     @property
     def _is_read(self) -> bool:
-        return any(one.topic_log is self.view for one in self._topic.subscriptions.values())
+        return any(one.topic_log is self.view for one in self._subscribing.all.values())
 
     # -- running
 
@@ -144,20 +120,22 @@ class TopicCompaction:
 
     def trigger(self) -> None:
         """Starts a compaction of everything that readers see now."""
-        if not self._topic.name.is_classic:
-            raise NotAllowedError(
-                f"{self._topic.name} is a segment of a scalable topic, which is not compacted"
-            )
-        if self._topic.is_closed:
-            raise NotReadyError(f"{self._topic.name} is closing")
+        if not self._name.is_classic:
+            raise NotAllowedError(f"{self._name} is a segment of a scalable topic, which is not compacted")
+        if self._life.is_closed:
+            raise NotReadyError(f"{self._name} is closing")
         if self.is_running:
             raise AlreadyCompactingError("Compaction already in progress")
         self.status, self.last_error = RUNNING, ""
         # Cancelled by `stop`; it reports its own failures.
         self._task = self._loop.create_task(self._run())
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        # A task that was cancelled holds its error, and with it the frames that it passed, among them its own.
+        self._task = None
 
     async def _run(self) -> None:
-        topic = self._topic
         started = self._loop.time()
         removed = 0
         try:
@@ -170,9 +148,9 @@ class TopicCompaction:
             raise
         except Exception as error:  # A task boundary: the topic keeps the previous result.
             if not isinstance(error, AnabranchError):
-                log.exception("%s: compaction failed", topic.name)
+                log.exception("%s: compaction failed", self._name)
             else:
-                log.warning("%s: compaction failed: %s", topic.name, error)
+                log.warning("%s: compaction failed: %s", self._name, error)
             self.status, self.last_error = ERROR, str(error) or type(error).__name__
         else:
             self.status = SUCCESS
@@ -185,16 +163,15 @@ class TopicCompaction:
 
     async def _compact(self) -> int:
         """Compacts; returns the number of removed messages."""
-        topic = self._topic
         # Before anything is read: from here on the log keeps the entries to be compacted.
-        await topic.create_subscription(COMPACTION, "earliest", {})
-        await self.open_view()
-        upto = topic.log.end
+        await self._subscribing.create(COMPACTION, "earliest", {})
+        await self.view.open()
+        upto = self._log.end
         removed = 0
-        if self._left is None or self._left[0].upto < upto:
+        if self.view.left is None or self.view.left[0].upto < upto:
             removed = await run.compact(
-                topic.log,
-                self._left,
+                self._log,
+                self.view.left,
                 upto,
                 await self._ledger_ids.next(0),
                 self._now_ms(),
@@ -206,15 +183,15 @@ class TopicCompaction:
         self.forget_unread()
         return removed
 
-    def _named(self, left: run.Left) -> None:
+    def _named(self, left: Left) -> None:
         """Switches readers to the new compacted ledger."""
-        self._left = left
-        for subscription in list(self._topic.subscriptions.values()):
+        self.view.left = left
+        for subscription in list(self._subscribing.all.values()):
             if subscription.topic_log is self.view:
                 subscription.entries_confirmed()
 
     async def _move_cursor(self, upto: Position) -> None:
-        if (cursor := self._topic.subscriptions.get(COMPACTION)) is not None:
+        if (cursor := self._subscribing.all.get(COMPACTION)) is not None:
             await cursor.skip_below(upto)
 
     def cancel(self) -> None:
@@ -236,9 +213,8 @@ class TopicCompaction:
 
     def check(self, threshold: int) -> None:
         """Starts a compaction if more than that many bytes were added since the last one; 0 for never."""
-        topic = self._topic
         self.forget_unread()
-        if threshold <= 0 or self.is_running or topic.is_closed or not topic.name.is_classic:
+        if threshold <= 0 or self.is_running or self._life.is_closed or not self._name.is_classic:
             return
         if self.backlog_bytes > threshold:
             self.trigger()
@@ -246,8 +222,8 @@ class TopicCompaction:
     @property
     def backlog_bytes(self) -> int:
         """Approximate number of bytes of the log that are not compacted yet."""
-        kept = self._topic.log
-        cursor = self._topic.subscriptions.get(COMPACTION)
+        kept = self._log
+        cursor = self._subscribing.all.get(COMPACTION)
         if cursor is None or not kept.entries:
             return kept.size_bytes
         return kept.size_bytes * cursor.backlog() // kept.entries
@@ -265,7 +241,7 @@ class TopicCompaction:
 
     def ledger_stats(self) -> dict[str, Any]:
         """The compacted ledger in Pulsar's internal stats."""
-        left = self._topic.log.topic_record.compacted
+        left = self._log.topic_record.compacted
         if left is None:
             return {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False}
         return {"ledgerId": left.id, "entries": left.entries, "size": left.bytes, "offloaded": False}

@@ -6,7 +6,7 @@ need not know of compaction. When a compaction ends, every reader continues at t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
 
 from anabranch.broker.compaction.index import CompactedIndex
 from anabranch.broker.ports import EntryBatch
@@ -17,6 +17,9 @@ from anabranch.storage.topic.publish_times import first_published_at
 from anabranch.storage.topic.topic_log import TopicLog
 
 _INDEX_BYTES = 4 << 20
+
+# A compacted ledger, and where in the log its entries came from.
+Left = tuple[CompactedLedger, CompactedIndex]
 
 
 async def load_index(log: TopicLog, compacted: CompactedLedger) -> CompactedIndex:
@@ -35,20 +38,41 @@ async def load_index(log: TopicLog, compacted: CompactedLedger) -> CompactedInde
 
 
 class CompactedLog:
-    """`left` returns the present compacted ledger, which changes with each compaction; without one this is the log
+    """`left` is the present compacted ledger, which changes with each compaction; without one this is the log
     itself."""
 
-    def __init__(
-        self, log: TopicLog, left: Callable[[], tuple[CompactedLedger, CompactedIndex] | None]
-    ) -> None:
+    __slots__ = ("_loading", "_log", "left")
+
+    def __init__(self, log: TopicLog, left: Left | None = None) -> None:
         self._log = log
-        self._left = left
+        self.left = left
+        self._loading = asyncio.Lock()
+
+    async def open(self) -> CompactedLog:
+        """Reads the index of the compacted ledger that the topic's record names, if it is not in memory."""
+        async with self._loading:
+            while (named := self._log.topic_record.compacted) is not None:
+                if self.left is not None and self.left[0].id == named.id:
+                    break
+                await self._load(named)
+        return self
+
+    async def _load(self, named: CompactedLedger) -> None:
+        """Reads the index of that ledger, unless a compaction has replaced it meanwhile."""
+        try:
+            index = await load_index(self._log, named)
+        except LogError:
+            if self._log.topic_record.compacted is named:
+                raise
+            return
+        if self._log.topic_record.compacted is named:
+            self.left = named, index
 
     # -- positions
 
     @property
     def _upto(self) -> Position:
-        left = self._left()
+        left = self.left
         return BEFORE_ALL if left is None else left[0].upto
 
     @property
@@ -72,7 +96,7 @@ class CompactedLog:
         return self._log.size_bytes
 
     def normalise(self, at: Position) -> Position:
-        left = self._left()
+        left = self.left
         if left is not None and at < left[0].upto:
             number = left[1].number(at)
             if number < len(left[1]):
@@ -84,7 +108,7 @@ class CompactedLog:
         return self.normalise((at[0], at[1] + 1))
 
     def before(self, at: Position) -> Position:
-        left = self._left()
+        left = self.left
         if left is None:
             return self._log.before(at)
         if at > left[0].upto:
@@ -95,7 +119,7 @@ class CompactedLog:
         return left[1].place(number - 1) if number else BEFORE_ALL
 
     def count(self, start: Position, stop: Position) -> int:
-        left = self._left()
+        left = self.left
         if left is None:
             return self._log.count(start, stop)
         upto = left[0].upto
@@ -103,7 +127,7 @@ class CompactedLog:
         return max(0, below) + self._log.count(max(start, upto), stop)
 
     def position_at(self, index: int) -> Position:
-        left = self._left()
+        left = self.left
         if left is None:
             return self._log.position_at(index)
         if index < len(left[1]):
@@ -120,19 +144,17 @@ class CompactedLog:
     async def read(self, at: Position, entries_max: int, bytes_max: int) -> EntryBatch:
         while True:
             first = self.normalise(at)
-            left = self._left()
+            left = self.left
             if left is None or first >= left[0].upto:
                 return await self._log.read(first, entries_max, bytes_max)
             try:
                 return first[0], await self._read_left(left, first, entries_max, bytes_max)
             except LogError:
                 # A compaction that has ended meanwhile deletes the previous compacted ledger.
-                if self._left() is left:
+                if self.left is left:
                     raise
 
-    async def _read_left(
-        self, left: tuple[CompactedLedger, CompactedIndex], at: Position, entries_max: int, bytes_max: int
-    ) -> list[Entry]:
+    async def _read_left(self, left: Left, at: Position, entries_max: int, bytes_max: int) -> list[Entry]:
         compacted, index = left
         first = index.number(at)
         # Entries of one ledger at a time, and none of the tables behind them.
@@ -143,7 +165,7 @@ class CompactedLog:
         return [(index.place(number)[1], messages, data) for number, messages, data in found]
 
     async def find_by_publish_time(self, publish_time_ms: int) -> Position:
-        left = self._left()
+        left = self.left
         if left is not None:
             index = left[1]
 

@@ -277,7 +277,8 @@ class Dispatcher(ABC):
                 self._ctx.subscription,
                 error,
             )
-            self.damage = error
+            # Kept without the frames that it passed, which hold this dispatcher.
+            self.damage = error.with_traceback(None)
             return
         _log.warning(
             "%s, subscription %s: reading failed, trying again: %s",

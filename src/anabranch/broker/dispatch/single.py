@@ -69,6 +69,7 @@ class SingleActiveDispatcher(Dispatcher):
         else:
             self._stop_switching()
             self.active = None
+            self._only = None
             self.rewind()
 
     def may_unsubscribe(self, consumer: AttachedConsumer) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.errors import NotAllowedError, NotReadyError
 from anabranch.broker.hidden_writes.records import RENEWALS, Check, WriteRecords
+from anabranch.broker.runtime.outcomes import outcome
 from anabranch.broker.security.rights import NotAuthorizedError, Rights
 from anabranch.broker.state import topic_state
 from anabranch.broker.state.hidden_entries import HiddenEntries
@@ -328,7 +329,7 @@ class HiddenWrites:
 
     async def _all_stored(self) -> None:
         if self._storing is not None:
-            await asyncio.shield(self._storing)
+            await outcome(self._storing)
 
     def _decide(self, visible: Sequence[str], dropped: Sequence[str]) -> None:
         """Decides about attempts. Readers see the result once it is stored, whether or not a caller still waits for

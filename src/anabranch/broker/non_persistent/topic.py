@@ -24,6 +24,7 @@ from anabranch.broker.policy.effective import effective
 from anabranch.broker.policy.limits import TopicLimits, limits_of
 from anabranch.broker.policy.namespace import NamespacePolicies
 from anabranch.broker.policy.rate_bucket import Pace
+from anabranch.broker.runtime.weakly import weakly
 from anabranch.broker.topic.producer import AttachedProducer
 from anabranch.broker.topic.producers import TopicProducers
 from anabranch.broker.topic.publishing import refusal_of, send_error
@@ -55,7 +56,7 @@ class NonPersistentTopic:
         self.name = name
         self.is_kept = is_kept
         self.is_closed = False
-        self.attached = TopicProducers(self, None)
+        self.attached = TopicProducers(name, None)
         self.subscriptions: dict[str, NonPersistentSubscription] = {}
         self.messages_in = self.bytes_in = self.entries_in = 0
         self.rates_in = (0.0, 0.0)
@@ -157,17 +158,19 @@ class NonPersistentTopic:
         if receipts:
             frames.append(encode_receipts(producer.id, receipts))
         producer.link.write(frames)
-        self._count(producer, entries)
-        for subscription in list(self.subscriptions.values()):
-            subscription.dispatch(entries)
+        messages, size = self.publish_own(entries)
+        producer.messages_in += messages
+        producer.bytes_in += size
 
-    def _count(self, producer: AttachedProducer, entries: Sequence[Published]) -> None:
+    def publish_own(self, entries: Sequence[Published]) -> tuple[int, int]:
+        """Passes entries to every subscription, which no client need have published; how many messages and bytes."""
         messages, size = sum(count for count, _ in entries), sum(len(data) for _, data in entries)
         self.entries_in += len(entries)
         self.messages_in += messages
         self.bytes_in += size
-        producer.messages_in += messages
-        producer.bytes_in += size
+        for subscription in list(self.subscriptions.values()):
+            subscription.dispatch(entries)
+        return messages, size
 
     # -- consumers
 
@@ -224,7 +227,7 @@ class NonPersistentTopic:
             str(self.name),
             loop=self._loop,
             now_ms=self._now_ms,
-            ended=self._ended,
+            ended=weakly(self._ended),
             is_durable=request.durable,
             partition=self.name.partition_index,
             has_key_ring=self._config().subscription_key_shared_use_consistent_hashing,

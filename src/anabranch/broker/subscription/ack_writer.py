@@ -19,7 +19,7 @@ from anabranch.model.position import Position
 
 class AckWriter:
     """Gathers the acknowledgements of one subscription. Its owner calls `flush` once per turn in which it gathered
-    something; `stored` is called whenever everything written is confirmed."""
+    something; `stored`, if set, is called whenever everything written is confirmed."""
 
     __slots__ = (
         "_below",
@@ -28,22 +28,16 @@ class AckWriter:
         "_loop",
         "_name",
         "_parts",
-        "_stored",
         "_unconfirmed",
         "_waiters",
+        "stored",
     )
 
-    def __init__(
-        self,
-        name: str,
-        journal: Journal | None,
-        loop: asyncio.AbstractEventLoop,
-        stored: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, name: str, journal: Journal | None, loop: asyncio.AbstractEventLoop) -> None:
         self._name = name
         self._journal = journal
         self._loop = loop
-        self._stored = stored
+        self.stored: Callable[[], None] | None = None
         # Records being written, and those that will never be confirmed.
         self._unconfirmed = 0
         self._entries: dict[int, list[int]] = {}
@@ -116,13 +110,13 @@ class AckWriter:
             self._unconfirmed -= 1
         if done is not None:
             done(error)
-        if not self._unconfirmed:
-            self._stored()
+        if self.stored is not None and not self._unconfirmed:
+            self.stored()
 
     def write_down(self, record: bytes) -> asyncio.Future[None]:
         """A future that is done once the record is confirmed. Acknowledgements gathered before are written before it.
 
-        Several callers may wait for it, and one that stops waiting (`asyncio.shield`) cancels nothing.
+        Several callers may wait for it (`outcome`), and one that stops waiting cancels nothing.
         """
         self.flush()
         written: asyncio.Future[None] = self._loop.create_future()

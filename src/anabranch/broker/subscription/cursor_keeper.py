@@ -17,7 +17,9 @@ from anabranch.broker.dispatch.base import Dispatcher, metadata_of
 from anabranch.broker.dispatch.consumer import AttachedConsumer
 from anabranch.broker.errors import NotReadyError
 from anabranch.broker.ports import Journal, LogReader
+from anabranch.broker.runtime.outcomes import outcome
 from anabranch.broker.runtime.turns import Turns
+from anabranch.broker.runtime.weakly import weakly
 from anabranch.broker.state import topic_state as state
 from anabranch.broker.state.cursor import Cursor
 from anabranch.broker.subscription.ack_writer import AckWriter
@@ -31,8 +33,7 @@ COMPACTED: Final = "compacted"
 
 
 class CursorKeeper:
-    """`journal` is None for a non-durable subscription. `drained` is called on a sealed topic whenever everything is
-    acknowledged."""
+    """`journal` is None for a non-durable subscription."""
 
     def __init__(
         self,
@@ -47,8 +48,6 @@ class CursorKeeper:
         kind: int,
         properties: dict[str, str] | None,
         extra: dict[str, Any] | None,
-        is_sealed: bool,
-        drained: Callable[[], None],
     ) -> None:
         self.name = name
         self.topic = topic
@@ -59,7 +58,7 @@ class CursorKeeper:
         self.properties = properties or {}
         self.dispatcher: Dispatcher | None = None
         self.is_closed = False
-        self.is_sealed = is_sealed
+        self.is_sealed = False
         self.created_ms = self.last_active_ms = now_ms()
         self.messages_expired = 0
         self.last_expired_ms = 0
@@ -67,9 +66,9 @@ class CursorKeeper:
         self._extra = extra or {}
         self._loop = loop
         self._now_ms = now_ms
-        self._drained = drained
-        self._acks = AckWriter(name, journal, loop, self._acks_stored)
-        self._drain = self._drain_of(log)
+        self._acks = AckWriter(name, journal, loop)
+        # Set where the topic is sealed.
+        self._drain: Drain | None = None
         # Done when the subscription itself is stored, and that it reads compacted. The futures belong to the
         # subscription: the connection that asked for it may close before.
         self._announced: asyncio.Future[None] | None = None
@@ -121,21 +120,31 @@ class CursorKeeper:
         An acknowledgement that may still be lost does not count: its message would come again, when no consumer is left
         to receive it, or when a consumer has already been sent what comes after it.
         """
-        return self.is_sealed and self._acks.is_stored and bool(self._drain.verdict)
+        return self._drain is not None and self._acks.is_stored and bool(self._drain.verdict)
 
     async def look_whether_drained(self) -> bool:
         """Like `is_drained`, after reading the remainder."""
-        return self.is_sealed and await self._drain.look() and self._acks.is_stored
+        return self._drain is not None and await self._drain.look() and self._acks.is_stored
 
     def _progressed(self) -> None:
         """Notifies those that wait for a sealed topic to be drained, if the cursor has reached its end."""
-        if self.is_sealed and not self.is_closed:
+        if self._drain is not None and not self.is_closed:
             dispatcher = self.dispatcher
             self._drain.moved(is_all_sent=dispatcher is not None and dispatcher.read_at >= self.topic_log.end)
 
+    def _seal(self) -> None:
+        """The topic is sealed: from now on acknowledgements may drain it."""
+        self.is_sealed = True
+        self._acks.stored = weakly(self._acks_stored)
+        self._look_for_drain()
+
+    def _look_for_drain(self) -> None:
+        if self.is_sealed:
+            tell = weakly(self._tell_drained)
+            self._drain = Drain(self.cursor, self.topic_log, self._loop, self._acks, tell)
+
     def _tell_drained(self) -> None:
         self._check_end()
-        self._drained()
 
     def _check_end(self) -> None:
         if self.consumers and self.is_drained:
@@ -144,12 +153,9 @@ class CursorKeeper:
                     consumer.send_reached_end()
 
     def _acks_stored(self) -> None:
-        if self.is_sealed and not self.is_closed:
+        if not self.is_closed:
             self._check_end()
             self._progressed()
-
-    def _drain_of(self, log: LogReader) -> Drain:
-        return Drain(self.cursor, log, self._loop, self._tell_drained, lambda: self._acks.is_stored)
 
     # -- storing
 
@@ -163,7 +169,7 @@ class CursorKeeper:
         """Returns once `announce` is done, even if its caller has gone: no client is told of a subscription that a
         crash could still undo. Raises the error if it never will be."""
         if self._announced is not None:
-            await asyncio.shield(self._announced)
+            await outcome(self._announced)
 
     @property
     def is_compacted(self) -> bool:
@@ -184,7 +190,7 @@ class CursorKeeper:
 
     async def wait_compacted_noted(self) -> None:
         if self._noted is not None:
-            await asyncio.shield(self._noted)
+            await outcome(self._noted)
 
     def _check_open(self) -> None:
         """Raises NotReadyError if the subscription has ended. Records name it: after a crash they would count for the
@@ -196,7 +202,7 @@ class CursorKeeper:
         check_properties(properties.items())
         self._check_open()
         self.properties = dict(properties)
-        await asyncio.shield(self._acks.write_down(state.properties_changed(self.name, self.properties)))
+        await outcome(self._acks.write_down(state.properties_changed(self.name, self.properties)))
 
     # -- operators' commands
 
@@ -231,7 +237,7 @@ class CursorKeeper:
                 self.dispatcher.acked_below(self.cursor.next)
             skipped = self._acks.write_down(state.acked_below(self.name, at))
             skipped.add_done_callback(lambda _: self._progressed())
-            await asyncio.shield(skipped)
+            await outcome(skipped)
 
     async def expire_before(self, publish_time_ms: int) -> int:
         """Expires the entries published before that time; returns their number."""

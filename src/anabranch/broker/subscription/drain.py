@@ -15,6 +15,7 @@ from typing import Final
 
 from anabranch.broker.ports import LogReader
 from anabranch.broker.state.cursor import Cursor
+from anabranch.broker.subscription.ack_writer import AckWriter
 from anabranch.errors import MalformedFrame
 from anabranch.model.position import Position
 from anabranch.storage.port import Entry, LogError
@@ -28,11 +29,11 @@ _READ_BYTES: Final = 1 << 20
 
 class Drain:
     """The verdict on one cursor of one sealed topic. `tell` is called once for each position at which the topic is
-    drained, and not before `is_stored` says that the cursor's position is stored."""
+    drained, and not before the acknowledgements are stored."""
 
     __slots__ = (
+        "_acks",
         "_cursor",
-        "_is_stored",
         "_key",
         "_log",
         "_looking",
@@ -47,14 +48,14 @@ class Drain:
         cursor: Cursor,
         log: LogReader,
         loop: asyncio.AbstractEventLoop,
+        acks: AckWriter,
         tell: Callable[[], None],
-        is_stored: Callable[[], bool],
     ) -> None:
         self._cursor = cursor
         self._log = log
         self._loop = loop
+        self._acks = acks
         self._tell = tell
-        self._is_stored = is_stored
         self._key: tuple[Position, int] | None = None
         self._verdict = False
         self._told_at: Position | None = None
@@ -90,7 +91,7 @@ class Drain:
             if is_all_sent and self._looking is None:
                 # Ends by itself and never raises; this reference keeps it from being garbage-collected.
                 self._looking = self._loop.create_task(self._look())
-        elif verdict and self._told_at != self._cursor.next and self._is_stored():
+        elif verdict and self._told_at != self._cursor.next and self._acks.is_stored:
             self._told_at = self._cursor.next
             self._tell()
 

@@ -25,6 +25,8 @@ from anabranch.broker.dispatch.single import SingleActiveDispatcher
 from anabranch.broker.errors import BrokerError, NotAllowedError, NotReadyError, SubscriptionBusyError
 from anabranch.broker.policy.limits import DispatchLimits
 from anabranch.broker.ports import Journal, LogReader
+from anabranch.broker.runtime.outcomes import outcome
+from anabranch.broker.runtime.weakly import weakly
 from anabranch.broker.state import topic_state as state
 from anabranch.broker.state.cursor import Cursor, bits_of_words
 from anabranch.broker.subscription.acknowledging import IDS_PER_TURN, AckedCursor, signed
@@ -94,14 +96,13 @@ class Subscription(AckedCursor):
             kind=kind,
             properties=properties,
             extra=extra,
-            is_sealed=is_sealed,
-            drained=lambda: None if drained is None else drained(self),
         )
         self.consumers_max = consumers_max
         # What was sent to consumers that have left.
         self.messages_out_before = 0
         self.bytes_out_before = 0
         self._ended = ended
+        self._drained = drained
         self._context = DispatchContext(
             topic=topic,
             subscription=name,
@@ -112,8 +113,7 @@ class Subscription(AckedCursor):
             limits=limits or DispatchLimits(),
             partition=partition,
             is_durable=journal is not None,
-            failed=self._dispatch_failed,
-            all_sent=self._progressed if is_sealed else None,
+            failed=weakly(self._dispatch_failed),
         )
         # The number of consecutive dispatch failures, and the time of the last one.
         self._failures = 0
@@ -126,6 +126,8 @@ class Subscription(AckedCursor):
         self._departure: asyncio.Future[None] | None = None
         # The follower that notifies the client of each consumer that wants to know where the topic ends.
         self._followed: dict[AttachedConsumer, EndFollower] = {}
+        if is_sealed:
+            self._seal()
 
     # -- properties
 
@@ -193,7 +195,7 @@ class Subscription(AckedCursor):
             self.dispatcher = None
         self.topic_log = self._context.log = log
         self._context.is_compacted = self.is_compacted
-        self._drain = self._drain_of(log)
+        self._look_for_drain()
 
     def _dispatcher_for(self, consumer: AttachedConsumer) -> Dispatcher:
         """The present dispatcher if it suits the consumer; without consumers the type may change freely."""
@@ -357,10 +359,18 @@ class Subscription(AckedCursor):
 
     def topic_terminated(self) -> None:
         """Marks the topic as sealed. Consumers are notified once everything is acknowledged, and that is stored."""
-        self.is_sealed = True
-        self._context.all_sent = self._progressed
+        self._seal()
         self._check_end()
         self._progressed()
+
+    def _seal(self) -> None:
+        super()._seal()
+        self._context.all_sent = weakly(self._progressed)
+
+    def _tell_drained(self) -> None:
+        super()._tell_drained()
+        if self._drained is not None:
+            self._drained(self)
 
     # -- sending again
 
@@ -415,7 +425,8 @@ class Subscription(AckedCursor):
         # The remaining messages of one batch mean nothing for another batch.
         bits = bits_of_words(ack_set) if at == wanted and at < log.end else 0
         self.cursor.reset(at, bits)
-        self._drain.moved_back()
+        if self._drain is not None:
+            self._drain.moved_back()
         if self.dispatcher is not None:
             self.dispatcher.forget()
         # Before a standby takes over, so that it starts at the new position.
@@ -424,7 +435,7 @@ class Subscription(AckedCursor):
         self._wait_for_return()
         seeking = self._seeking = self._acks.write_down(state.reset(self.name, at, bits))
         seeking.add_done_callback(self._seek_stored)
-        await asyncio.shield(seeking)
+        await outcome(seeking)
 
     def _seek_stored(self, seeking: asyncio.Future[None]) -> None:
         if self._seeking is seeking:
@@ -484,7 +495,7 @@ class Subscription(AckedCursor):
         self.close()
         if self._ended is not None:
             self._ended(self)
-        await asyncio.shield(self._acks.write_down(state.unsubscribed(self.name)))
+        await outcome(self._acks.write_down(state.unsubscribed(self.name)))
 
 
 def start_position(log: LogReader, request: pb.CommandSubscribe) -> Position:

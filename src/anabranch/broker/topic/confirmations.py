@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from anabranch.broker.runtime.outcomes import outcome
 from anabranch.storage.topic.topic_log import TopicLog
 
 
@@ -36,7 +37,7 @@ class Confirmations:
         """Waits until a state change, and with it everything appended before, is confirmed."""
         done: asyncio.Future[None] = self._loop.create_future()
         self._log.record(delta, lambda error: _settle(done, error))
-        await done
+        await outcome(done)
 
     def stored_in_full(self) -> asyncio.Future[None]:
         """A future that is done once the present state is confirmed in full, for changes that no delta can express."""

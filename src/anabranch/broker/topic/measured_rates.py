@@ -28,7 +28,6 @@ class TopicRates:
         "_publishing",
         "_rates_from",
         "_subscribing",
-        "rates_in",
     )
 
     def __init__(
@@ -45,16 +44,16 @@ class TopicRates:
         self._producers = producers
         self._subscribing = subscribing
         self._compaction = compaction
-        self.rates_in = (0.0, 0.0)
         self._rates_from = (0, 0)
         self._keys = None if name.is_classic else KeySample(segment_of(name)[1])
 
     def update(self, seconds: float) -> None:
-        now = (self._publishing.messages_in, self._publishing.bytes_in)
+        publishing = self._publishing
+        now = (publishing.messages_in, publishing.bytes_in)
         before = self._rates_from
         # If both the last period and this one are empty, all rates are zero already, those of producers too.
-        if now != before or self.rates_in != (0.0, 0.0):
-            self.rates_in = ((now[0] - before[0]) / seconds, (now[1] - before[1]) / seconds)
+        if now != before or publishing.rates_in != (0.0, 0.0):
+            publishing.rates_in = ((now[0] - before[0]) / seconds, (now[1] - before[1]) / seconds)
             self._rates_from = now
             if self._keys is not None and now[0] != before[0]:
                 self._look_at_keys(self._keys)

@@ -109,6 +109,7 @@ class AttachedProducer:
     attempt: str | None = None
     created_ms: int = 0
     is_closed: bool = False
+    # Set before it is added to the topic's producers.
     topic: Publishable | None = None
     is_encrypted: bool = False
     # The client's request for this producer.

@@ -11,19 +11,23 @@ from collections.abc import Callable, Collection
 from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.errors import ProducerBusyError, ProducerFencedError
 from anabranch.broker.topic.producer import Admission, AdmissionVerdict, AttachedProducer, Publishable
+from anabranch.model.names import TopicName
 from anabranch.wire import pulsar_pb2 as pb
 
 
 class TopicProducers:
     def __init__(
         self,
-        topic: Publishable,
+        name: TopicName,
         epoch: int | None,
         departed: Callable[[AttachedProducer], None] = lambda producer: None,
     ) -> None:
-        """`departed` is called with each producer that is no longer attached."""
+        """`departed` is called with each producer that is no longer attached.
+
+        The topic itself is asked through its producers, each of which knows it: held here, both would stay in memory.
+        """
         self._departed = departed
-        self._topic = topic
+        self._name = name
         self._admission = Admission(epoch)
         # The request that the second answer to each waiting producer belongs to.
         self._waiting: dict[AttachedProducer, int] = {}
@@ -56,7 +60,7 @@ class TopicProducers:
 
     def _busy(self, producer: AttachedProducer) -> ProducerBusyError:
         return ProducerBusyError(
-            f"ProducerBusy: Producer with name '{producer.name}' is already connected to topic '{self._topic.name}'"
+            f"ProducerBusy: Producer with name '{producer.name}' is already connected to topic '{self._name}'"
         )
 
     def _drop(self, producer: AttachedProducer) -> None:
@@ -73,11 +77,9 @@ class TopicProducers:
         verdict = self._admission.judge(producer, others)
         # The error texts contain the errors' names: some clients search for these and drop the code.
         if verdict is AdmissionVerdict.BUSY:
-            raise ProducerBusyError(f"ProducerBusy: {self._topic.name} {self._admission.why_not(producer)}")
+            raise ProducerBusyError(f"ProducerBusy: {self._name} {self._admission.why_not(producer)}")
         if verdict is AdmissionVerdict.FENCED:
-            raise ProducerFencedError(
-                f"ProducerFenced: {self._topic.name} {self._admission.why_not(producer)}"
-            )
+            raise ProducerFencedError(f"ProducerFenced: {self._name} {self._admission.why_not(producer)}")
         if verdict is AdmissionVerdict.WAIT:
             self._admission.waiting.append(producer)
             self._waiting[producer] = request_id
@@ -106,7 +108,7 @@ class TopicProducers:
             if error is None and not producer.is_closed:
                 self._answer(producer, request_id, is_ready=True)
 
-        self._topic.store_epoch(stored)
+        _topic_of(producer).store_epoch(stored)
 
     def answer_again(self, producer: AttachedProducer, request_id: int) -> None:
         """Answers a repeated request like the first."""
@@ -119,7 +121,7 @@ class TopicProducers:
         success.producer_name = producer.name
         # Hidden producers are not deduplicated: their clients drop the whole attempt when in doubt.
         is_hidden = producer.attempt is not None
-        success.last_sequence_id = -1 if is_hidden else self._topic.last_sequence_id(producer.name)
+        success.last_sequence_id = -1 if is_hidden else _topic_of(producer).last_sequence_id(producer.name)
         success.schema_version = producer.schema_version
         if self.epoch is not None and producer.is_exclusive:
             success.topic_epoch = self.epoch
@@ -133,9 +135,11 @@ class TopicProducers:
             self._departed(producer)
         self._waiting.pop(producer, None)
         self._admission.release(producer)
-        if not self.producers and self._admission.waiting and not self._topic.is_closed:
-            successor = self._admission.waiting.pop(0)
-            self._admit(successor, self._waiting.pop(successor))
+        if not self.producers and self._admission.waiting:
+            successor = self._admission.waiting[0]
+            if not _topic_of(successor).is_closed:
+                del self._admission.waiting[0]
+                self._admit(successor, self._waiting.pop(successor))
 
     @property
     def attempts(self) -> set[str]:
@@ -158,3 +162,8 @@ class TopicProducers:
         for producer in [*self.producers.values(), *waiting]:
             producer.link.producer_closed(producer, moved_to)
             self.remove(producer)
+
+
+def _topic_of(producer: AttachedProducer) -> Publishable:
+    assert producer.topic is not None, f"producer {producer.name} was added before it had a topic"
+    return producer.topic

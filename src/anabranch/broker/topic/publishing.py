@@ -9,7 +9,7 @@ receipt.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Protocol
 
 from anabranch.broker.state.dedup import Deduplication, counts
@@ -57,7 +57,6 @@ class Publishing:
     __slots__ = (
         "_answers",
         "_delay_ms_max",
-        "_is_attached",
         "_is_encryption_required",
         "_is_plain",
         "_is_silent",
@@ -66,6 +65,7 @@ class Publishing:
         "_on_full",
         "_on_hidden",
         "_pace",
+        "_producers",
         "_reads_metadata",
         "bytes_in",
         "dedup",
@@ -74,6 +74,7 @@ class Publishing:
         "is_sealed",
         "is_stopped",
         "messages_in",
+        "rates_in",
     )
 
     def __init__(
@@ -82,14 +83,14 @@ class Publishing:
         dedup: Deduplication,
         *,
         is_sealed: bool,
-        is_attached: Callable[[str], bool],
+        producers: Container[str],
         on_full: Callable[[], None],
         on_hidden: Callable[[str, int, int], None] | None = None,
     ) -> None:
-        """`is_attached` says whether there is a producer of that name. `on_hidden` is called with attempt, ledger and
+        """`producers` has the names of the attached ones. `on_hidden` is called with attempt, ledger and
         entry of each entry that a hidden producer has appended."""
         self._log = log
-        self._is_attached = is_attached
+        self._producers = producers
         self._answers: deque[_Answer] = deque()
         self._on_full = on_full
         self._on_hidden = on_hidden
@@ -108,6 +109,8 @@ class Publishing:
         self.messages_in = 0
         self.entries_in = 0
         self.bytes_in = 0
+        # Messages and bytes a second, as `measured_rates.py` last found them.
+        self.rates_in = (0.0, 0.0)
 
     def deduplicate(self, enabled: bool) -> None:
         self.is_deduplicating = enabled
@@ -256,7 +259,7 @@ class Publishing:
         if (
             self.is_deduplicating
             and metadata.producer_name != producer.name
-            and self._is_attached(metadata.producer_name)
+            and metadata.producer_name in self._producers
         ):
             # After a crash the log alone shows what each producer has stored: the entry would count for the producer it
             # names.

@@ -66,3 +66,5 @@ class TopicServices:
     last_word: LastWord = no_last_word
     # How the log is trimmed where nothing calls for it at once.
     trim_pace: TrimPace = AT_ONCE
+    # Whether only brokers write to the topic: no client may publish to it, seal it, empty it or delete it.
+    is_of_brokers: Callable[[TopicName], bool] = lambda name: False

@@ -11,7 +11,8 @@ import contextlib
 from typing import Any
 
 from anabranch.broker.catalog.properties import check_properties
-from anabranch.broker.compaction.topic_compaction import COMPACTION, TopicCompaction
+from anabranch.broker.compaction.topic_compaction import COMPACTION
+from anabranch.broker.compaction.view import CompactedLog
 from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.dispatch.base import metadata_of
 from anabranch.broker.dispatch.consumer import AttachedConsumer, ConsumerLink
@@ -27,6 +28,7 @@ from anabranch.broker.policy.limits import TopicLimits
 from anabranch.broker.policy.rate_bucket import Pace
 from anabranch.broker.policy.rate_json import SubscribeRate
 from anabranch.broker.ports import LogReader
+from anabranch.broker.runtime.weakly import weakly
 from anabranch.broker.state.cursor import Cursor
 from anabranch.broker.subscription import reader_loss
 from anabranch.broker.subscription.subscription import Subscription, start_position
@@ -55,13 +57,16 @@ class Subscribing:
     """The subscribing half of one topic. `all` has its subscriptions by name."""
 
     __slots__ = (
+        "__weakref__",
         "_comers",
-        "_compaction",
+        "_compacted",
         "_confirmations",
+        "_ended",
         "_finished_readers",
         "_life",
         "_limits",
         "_log",
+        "_moved",
         "_name",
         "_out_before",
         "_pacing",
@@ -76,7 +81,7 @@ class Subscribing:
         topic_log: TopicLog,
         life: TopicLife,
         confirmations: Confirmations,
-        compaction: TopicCompaction,
+        compacted: CompactedLog,
         pacing: TopicPacing,
     ) -> None:
         self._services = services
@@ -84,9 +89,11 @@ class Subscribing:
         self._log = topic_log
         self._life = life
         self._confirmations = confirmations
-        self._compaction = compaction
+        self._compacted = compacted
         self._pacing = pacing
         self._limits = TopicLimits()
+        # As subscriptions call back: they do not keep this, which holds them.
+        self._ended, self._moved = weakly(self.ended), weakly(self.moved)
         self.all: dict[str, Subscription] = {}
         # Messages and bytes that were sent to subscriptions that have ended since.
         self._out_before = (0, 0)
@@ -136,7 +143,7 @@ class Subscribing:
             extra=extra,
             partition=self._name.partition_index,
             is_sealed=self._life.has_end,
-            ended=self.ended,
+            ended=self._ended,
             drained=self._moved,
         )
         made.limit(limits.dispatch, limits.consumers_per_subscription_max, self._pacing.of(made))
@@ -157,7 +164,7 @@ class Subscribing:
             if self._life.is_sealed and subscription.is_durable:
                 self._services.segment_progressed(self._name)
 
-    def _moved(self, subscription: Subscription) -> None:
+    def moved(self, subscription: Subscription) -> None:
         """Called on a sealed topic when the subscription has drained it, or was moved."""
         if not subscription.is_durable and subscription.is_drained:
             for consumer in subscription.consumers:
@@ -245,7 +252,7 @@ class Subscribing:
         subscription.read_from(log)
         if subscription.is_compacted:
             # The index may have been released while no known consumer read with it.
-            await self._compaction.open_view()
+            await self._compacted.open()
         if subscription.is_durable and subscription.note_compacted():
             subscription.when_compacted_is_noted(self._confirmations.stored_in_full())
         await subscription.wait_compacted_noted()
@@ -282,8 +289,9 @@ class Subscribing:
             return self._log
         if request.subType not in (EXCLUSIVE, FAILOVER):
             raise NotAllowedError("readCompacted is only possible on Exclusive and Failover subscriptions")
-        self._compaction.check_readable(str(self._name))
-        return await self._compaction.open_view()
+        if not self._name.is_classic:
+            raise NotAllowedError(f"{self._name} is a segment of a scalable topic, which is not compacted")
+        return await self._compacted.open()
 
     def _check_rate(self, link: ConsumerLink, request: pb.CommandSubscribe) -> None:
         """Raises if the consumer subscribes too often. Address, name and id identify a consumer that comes back."""

@@ -7,7 +7,8 @@ in Pulsar. A dispatcher that has sent too fast pauses. Topics without a rate ski
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Sequence
 
 from anabranch.broker.policy.limits import TopicLimits
 from anabranch.broker.policy.rate_bucket import Pace
@@ -27,23 +28,14 @@ class TopicPacing:
         "_dispatch",
         "_limits",
         "_name",
-        "_published",
         "_publishing",
         "_services",
     )
 
-    def __init__(
-        self,
-        services: TopicServices,
-        name: TopicName,
-        publishing: Publishing,
-        published: Callable[[], tuple[float, float]],
-    ) -> None:
-        """`published`: the topic's incoming messages and bytes a second."""
+    def __init__(self, services: TopicServices, name: TopicName, publishing: Publishing) -> None:
         self._services = services
         self._name = name
         self._publishing = publishing
-        self._published = published
         self._limits = TopicLimits()
         self._dispatch: Pace | None = None
 
@@ -67,7 +59,7 @@ class TopicPacing:
         if not paces:
             return None
         burst = self._limits.dispatch.burst_entries
-        return DispatchPace(paces, subscription, burst, self._published)
+        return DispatchPace(paces, subscription, burst, self._publishing)
 
 
 class PublishPace:
@@ -94,23 +86,25 @@ class DispatchPace:
         paces: Sequence[Pace],
         subscription: Subscription,
         burst_entries: int,
-        published: Callable[[], tuple[float, float]],
+        publishing: Publishing,
     ) -> None:
-        """`published`: the topic's incoming messages and bytes a second."""
-        self._published = published
+        self._publishing = publishing
         self._paces = paces
         self._burst_entries = burst_entries
-        self._subscription = subscription
+        # The subscription holds this.
+        self._subscription = weakref.ref(subscription)
         self._charged = (subscription.messages_out, subscription.bytes_out)
 
     def look(self, now: float) -> tuple[float, int]:
         """How many seconds to wait before sending, and how many entries a burst may then have."""
-        sent = (self._subscription.messages_out, self._subscription.bytes_out)
+        subscription = self._subscription()
+        assert subscription is not None, "a dispatcher that runs belongs to a subscription"
+        sent = (subscription.messages_out, subscription.bytes_out)
         messages, size = sent[0] - self._charged[0], sent[1] - self._charged[1]
         self._charged = sent
         for pace in self._paces:
             if pace.is_relative:
-                pace.follow(self._published())
+                pace.follow(self._publishing.rates_in)
             pace.spend(max(0, messages), max(0, size), now)
         lefts = [left for pace in self._paces if (left := pace.messages_left(now)) is not None]
         return max(pace.wait_s(now) for pace in self._paces), max(1, min([*lefts, self._burst_entries]))

@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from anabranch.broker.compaction.topic_compaction import TopicCompaction
+from anabranch.broker.compaction.view import CompactedLog
 from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.dispatch.consumer import AttachedConsumer, ConsumerLink
 from anabranch.broker.errors import (
@@ -28,6 +29,7 @@ from anabranch.broker.hidden_writes.topic import HiddenWrites, hidden_as
 from anabranch.broker.policy.limits import TopicLimits
 from anabranch.broker.policy.namespace import NamespacePolicies
 from anabranch.broker.policy.retention import Keep
+from anabranch.broker.runtime.weakly import weakly
 from anabranch.broker.state import topic_state
 from anabranch.broker.state.dedup import Deduplication
 from anabranch.broker.subscription.cursor_keeper import COMPACTED
@@ -86,14 +88,15 @@ class Topic:
         # Where the topic's clients go when it is closed, if that is known.
         self._moved_to: Addresses | None = None
         self.confirmations = Confirmations(topic_log, services.loop)
-        self.attached = TopicProducers(self, state.extra.get("topic_epoch"), self._producer_departed)
+        # The parts do not hold the topic: a closed one is freed when the last caller lets go of it.
+        self.attached = TopicProducers(name, state.extra.get("topic_epoch"), weakly(self._producer_departed))
         self.hidden = HiddenWrites(
             name,
             topic_log,
             state.hidden,
             self.attached,
             stored=self.confirmations.stored,
-            shown=self._shown,
+            shown=weakly(self._shown),
             records=services.write_records,
             rights=services.rights,
             metadata=services.metadata,
@@ -105,7 +108,7 @@ class Topic:
             topic_log,
             Deduplication(state.producers, state.extra.pop(COVERED, None)),
             is_sealed=is_sealed,
-            is_attached=lambda producer: producer in self.producers,
+            producers=self.producers,
             on_full=self.attached.close_all,
             on_hidden=self.hidden.appended,
         )
@@ -122,17 +125,22 @@ class Topic:
             state.extra,
             state.producers_as_of,
         )
+        compacted = CompactedLog(topic_log)
+        pacing = TopicPacing(services, name, self.publishing)
+        self.subscribing = Subscribing(
+            services, name, topic_log, self._life, self.confirmations, compacted, pacing
+        )
         self.compaction = TopicCompaction(
-            self,
+            name,
+            topic_log,
+            self._life,
+            compacted,
+            self.subscribing,
             loop=services.loop,
             now_ms=services.now_ms,
             turn=services.compacting,
             ledger_ids=services.ledger_ids,
             config=services.config,
-        )
-        pacing = TopicPacing(services, name, self.publishing, lambda: self.rates_in)
-        self.subscribing = Subscribing(
-            services, name, topic_log, self._life, self.confirmations, self.compaction, pacing
         )
         self._rates = TopicRates(
             name, topic_log, self.publishing, self.producers, self.subscribing, self.compaction.figures
@@ -187,7 +195,7 @@ class Topic:
                 extra=stored.extra,
             )
             if stored.extra.get(COMPACTED):
-                subscription.read_from(await topic.compaction.open_view())
+                subscription.read_from(await topic.compaction.view.open())
             topic.subscriptions[sub_name] = subscription
         topic_log.start(topic)
         if topic._life.is_opening:
@@ -307,6 +315,7 @@ class Topic:
     async def add_producer(self, producer: AttachedProducer, request_id: int) -> None:
         """Attaches the producer and answers its request, or raises the reason for a refusal. A waiting producer is
         answered twice."""
+        self._check_of_clients("published to")
         key, value = SEALED_OK
         if self.publishing.is_sealed and producer.metadata.get(key) != value:
             raise _terminated(self.name)
@@ -333,6 +342,11 @@ class Topic:
         producer.topic = self
         self.publishing.dedup.began(producer.name)
         self.attached.add(producer, request_id)
+
+    def _check_of_clients(self, what: str) -> None:
+        """Refuses what clients may not do to a topic that only brokers write to."""
+        if self.services.is_of_brokers(self.name):
+            raise NotAllowedError(f"{self.name} is written by brokers only: it cannot be {what}")
 
     def last_sequence_id(self, producer: str) -> int:
         """The last stored id, for a producer that reconnects; -1 without deduplication.
@@ -381,6 +395,7 @@ class Topic:
     async def terminate(self) -> Position:
         """Refuses publishes for good. Everything accepted before is confirmed and receipted. Returns the last
         position."""
+        self._check_of_clients("terminated")
         if self._sealing is None:
             # Kept, so that all callers wait for the same sealing, also when the first one is cancelled.
             self._sealing = self.services.loop.create_task(self._seal())
@@ -475,6 +490,7 @@ class Topic:
         await asyncio.shield(self._closed)
 
     async def delete(self, *, force: bool, if_unused: Callable[[Topic], bool] | None = None) -> None:
+        self._check_of_clients("deleted")
         # Nothing is awaited between the check and the change of phase: later callers find the topic closing.
         if if_unused is not None:
             if not if_unused(self):
@@ -566,7 +582,7 @@ class Topic:
     @property
     def rates_in(self) -> tuple[float, float]:
         """Incoming messages and bytes a second."""
-        return self._rates.rates_in
+        return self.publishing.rates_in
 
     @property
     def counters(self) -> tuple[int, int, int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from anabranch.broker.compaction.topic_compaction import TopicCompaction
+from anabranch.broker.errors import NotAllowedError
 from anabranch.broker.hidden_writes.topic import HiddenWrites
 from anabranch.broker.policy.retention import AT_ONCE, NOTHING, Keep, Oldest, keep_of, trim_target
 from anabranch.broker.subscription import reader_loss
@@ -153,7 +154,7 @@ class TopicUpkeep:
         if target <= topic_log.kept_first:
             return
         if at_once or self._is_due(target):
-            await self._give_up_below(target)
+            await self._give_up(target)
         else:
             # The search reads the log, and finds little more a few seconds later.
             self._search_at = self._services.loop.time() + self._services.trim_pace.seconds / SEARCHES
@@ -191,12 +192,21 @@ class TopicUpkeep:
 
     async def truncate(self) -> None:
         """Deletes every message, read or not, regardless of retention."""
+        if self._services.is_of_brokers(self._name):
+            raise NotAllowedError(f"{self._name} is written by brokers only: it cannot be emptied")
         for subscription in list(self._subscribing.all.values()):
             if subscription.is_durable and not subscription.is_closed:
                 await subscription.skip_all()
-        await self._give_up_below(self._log.end)
+        await self._give_up(self._log.end)
 
-    async def _give_up_below(self, target: Position) -> None:
+    async def give_up_below(self, target: Position) -> None:
+        """Deletes every message below that position, read or not: the broker has stored what it needs of them again."""
+        for subscription in list(self._subscribing.all.values()):
+            if subscription.is_durable and not subscription.is_closed:
+                await subscription.skip_below(target)
+        await self._give_up(target)
+
+    async def _give_up(self, target: Position) -> None:
         await self._sequence_ids.keep_below(target)
         self._trimmed_at = self._services.loop.time()
         late = reader_loss.behind(self._subscribing.all.values(), target)

@@ -45,6 +45,8 @@ AGREE_MAX_S: Final = 1.0
 # How long the new owner may take to open a wave of topics.
 OPEN_MAX_S: Final = 5.0
 
+# The broker that a topic goes to, or has gone to; None if there is none, or it is not known.
+Destination = Callable[[TopicName], BrokerAddress | None]
 # Asks a broker to open topics. Returns once it has opened those that it could.
 TellOpen = Callable[[BrokerAddress, Sequence[TopicName]], Awaitable[None]]
 
@@ -62,15 +64,18 @@ class HandOver:
         background: Background,
         tell_open: TellOpen = tell_none,
         *,
+        destination: Destination | None = None,
         names_owners: bool = True,
         agree_max_s: float = AGREE_MAX_S,
         open_max_s: float = OPEN_MAX_S,
     ) -> None:
+        """`destination` gives the broker that a topic goes to; by default its owner."""
         self._open_topics = open_topics
         self._owners = owners
         self._log = log_store
         self._background = background
         self._tell_open = tell_open
+        self._destination = destination or owners.owner
         # Whether clients can reach other brokers at their own addresses.
         self._names_owners = names_owners
         self._agree_max_s = agree_max_s
@@ -132,29 +137,51 @@ class HandOver:
     def owners_changed(self, bundles: Collection[BundleName]) -> None:
         """Moves the topics that this broker does not own any more."""
         spaces = {bundle.namespace for bundle in bundles}
-        lost = [topic for topic in self._lost() if topic.name.namespace in spaces]
-        if lost:
-            self._background.run(self._move(lost))
+        self._begin(self._lost(lambda name: name.namespace in spaces))
+
+    async def let_go(self, holds: Callable[[TopicName], bool]) -> None:
+        """Returns once none of these topics is open here that belongs to another broker. Those with clients are with
+        that broker then, as far as it could open them. A caller that is cancelled stops none of it."""
+        while lost := self._lost(holds):
+            self._begin(lost)
+            ends = dict.fromkeys(self._moving[topic] for topic in lost)
+            await asyncio.gather(*(asyncio.shield(end) for end in ends))
+            # Those that something else closes at the same time.
+            await asyncio.gather(*(topic.wait_closed() for topic in lost if topic.is_closed))
+
+    def here(self, holds: Callable[[TopicName], bool]) -> int:
+        """How many of these topics are open here."""
+        return sum(1 for name in self._open_topics.all() if holds(name))
+
+    def left(self, holds: Callable[[TopicName], bool]) -> int:
+        """How many of these topics are open here, though they belong to another broker."""
+        return len(self._lost(holds))
 
     async def give_away(self) -> None:
         """Moves all topics: this broker is about to end, and the owners say so."""
         await self._agree(lambda: len(self._lost()) == len(self._open_topics.all()))
-        # Some may be on their way already.
-        under_way = [asyncio.shield(done) for done in set(self._moving.values())]
-        await asyncio.gather(self._move(self._lost()), *under_way)
+        await self.let_go(lambda name: True)
 
-    def _lost(self) -> list[Topic]:
-        return [topic for topic in self._open_topics.all().values() if not self._owners.is_mine(topic.name)]
+    def _lost(self, holds: Callable[[TopicName], bool] = lambda name: True) -> list[Topic]:
+        return [
+            topic
+            for name, topic in self._open_topics.all().items()
+            if holds(name) and not self._owners.is_mine(name)
+        ]
 
-    async def _move(self, topics: Sequence[Topic]) -> None:
-        moved = [topic for topic in topics if topic not in self._moving]
-        done = asyncio.get_running_loop().create_future()
-        self._moving |= dict.fromkeys(moved, done)
+    def _begin(self, topics: Sequence[Topic]) -> None:
+        """Begins to move those of the topics that are not on their way already."""
+        if moved := [topic for topic in topics if topic not in self._moving]:
+            end = asyncio.get_running_loop().create_future()
+            self._moving |= dict.fromkeys(moved, end)
+            self._background.run(self._move(moved, end))
+
+    async def _move(self, moved: Sequence[Topic], end: asyncio.Future[None]) -> None:
         try:
             used: dict[BrokerAddress, list[Topic]] = {}
             idle: list[Topic] = []
             for topic in moved:
-                owner = self._owners.owner(topic.name)
+                owner = self._destination(topic.name)
                 if owner is None or not topic.has_clients:
                     idle.append(topic)
                 else:
@@ -165,7 +192,7 @@ class HandOver:
         finally:
             for topic in moved:
                 del self._moving[topic]
-            done.set_result(None)
+            end.set_result(None)
 
     async def _move_to(self, owner: BrokerAddress, topics: Sequence[Topic]) -> None:
         waves = iter(_waves(topics))
@@ -199,7 +226,7 @@ class HandOver:
         """Where the clients of a topic that is closed here go, if that is known."""
         if not self._names_owners or self._owners.is_mine(name):
             return None
-        owner = self._owners.owner(name)
+        owner = self._destination(name)
         return None if owner is None else owner.for_clients
 
 

@@ -18,7 +18,6 @@ from anabranch.broker.catalog.segment_records import GENERATION, generation_of, 
 from anabranch.broker.errors import NotReadyError, TopicNotFoundError
 from anabranch.broker.policy.namespace import NamespacePolicies
 from anabranch.broker.policy.retention import Keep
-from anabranch.broker.runtime.closed_topics import ClosedTopics
 from anabranch.broker.topic.services import TopicServices
 from anabranch.broker.topic.topic import Topic
 from anabranch.broker.topics.creation import NewTopics
@@ -63,7 +62,6 @@ class OpenTopics:
         # Topics open since before our session was last lost: other brokers may have had them since. Checked before use.
         self._suspects: dict[Topic, None] = {}
         self._losses = 0
-        self._closed = ClosedTopics(services.loop, lambda: len(self._loaded))
 
     def all(self) -> dict[TopicName, Topic]:
         return dict(self._loaded)
@@ -217,7 +215,6 @@ class OpenTopics:
         task = self._topics.get(topic.name)
         if task is not None and _opened(task) is topic:
             del self._topics[topic.name]
-        self._closed.add()
 
     # -- topics that other brokers may have taken
 

@@ -13,7 +13,7 @@ attempts are dropped without a record too, as attempts that no job finished.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Final
 
 from anabranch.broker.catalog.owners import Owners
@@ -53,16 +53,21 @@ class WriteUpkeep:
         """Carries out decisions as they are stored, for as long as the broker runs."""
         with self._metadata.watch(HIDDEN_WRITES) as watch:
             async for changes in watch:
+                # Methods of their own: the locals of this one would keep the last topics until the next change.
                 if changes.everything:
                     await self.look()
-                    continue
-                waiting: dict[WriteBatch, list[Topic]] = {}
-                for topic in self._hiding():
-                    for batch in topic.hidden.entries.open_batches:
-                        if self._records.path(batch) in changes.paths:
-                            waiting.setdefault(batch, []).append(topic)
-                for batch, topics in waiting.items():
-                    await self._settle(batch, topics)
+                else:
+                    await self._look_at(changes.paths)
+
+    async def _look_at(self, paths: Container[str]) -> None:
+        """Carries out the decisions in the records at those paths."""
+        waiting: dict[WriteBatch, list[Topic]] = {}
+        for topic in self._hiding():
+            for batch in topic.hidden.entries.open_batches:
+                if self._records.path(batch) in paths:
+                    waiting.setdefault(batch, []).append(topic)
+        for batch, topics in waiting.items():
+            await self._settle(batch, topics)
 
     async def _settle(self, batch: WriteBatch, topics: Iterable[Topic]) -> None:
         """Carries the record out in these topics. A record also changes with each topic attached to it: such changes

@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from anabranch.model.position import Incarnation
@@ -162,8 +163,9 @@ class Catalog:
         self._next_id = 0
         # Counts exchanges of files: a lookup that found nothing while an exchange took place is repeated.
         self._exchanges = 0
-        # ledger -> (first entry in each file, the file's id), parallel.
-        self._ledgers: dict[int, tuple[array[int], array[int]]] = {}
+        # ledger -> the first entry in a file and the file's id, for each file in turn. One tuple of numbers, exchanged
+        # whole: a topic that moves between brokers begins a ledger with each move, and every file keeps its rows.
+        self._ledgers: dict[int, tuple[int, ...]] = {}
 
     def add_file(self, file: LogFile) -> None:
         file.id = self._next_id
@@ -172,20 +174,9 @@ class Catalog:
 
     def add_row(self, ledger: int, first: int, file: LogFile) -> None:
         """Entries of `ledger` from `first` on are in `file`. Calls for a ledger being written come in entry order."""
-        have = self._ledgers.get(ledger)
-        if have is None:
-            self._ledgers[ledger] = (array("Q", (first,)), array("Q", (file.id,)))
-            return
-        firsts, ids = have
-        if first >= firsts[-1]:
-            ids.append(file.id)
-            firsts.append(first)
-            return
-        at = bisect_left(firsts, first)
-        self._ledgers[ledger] = (
-            firsts[:at] + array("Q", (first,)) + firsts[at:],
-            ids[:at] + array("Q", (file.id,)) + ids[at:],
-        )
+        have = self._ledgers.get(ledger, ())
+        at = len(have) if not have or first >= have[-2] else 2 * bisect_left(have[::2], first)
+        self._ledgers[ledger] = (*have[:at], first, file.id, *have[at:])
 
     def add_indexed(self, file: LogFile) -> None:
         """Adds a file together with everything its index names."""
@@ -202,9 +193,9 @@ class Catalog:
             have = self._ledgers.get(ledger)
             if have is None:
                 continue
-            kept = [(first, one) for first, one in zip(*have, strict=False) if one not in gone]
+            kept = [row for row in zip(have[::2], have[1::2], strict=True) if row[1] not in gone]
             if kept:
-                self._ledgers[ledger] = (array("Q", [f for f, _ in kept]), array("Q", [i for _, i in kept]))
+                self._ledgers[ledger] = tuple(chain.from_iterable(kept))
             else:
                 del self._ledgers[ledger]
         for one in gone:
@@ -218,8 +209,8 @@ class Catalog:
         self._ledgers = {}
 
     def files_of(self, ledger: int) -> list[LogFile]:
-        have = self._ledgers.get(ledger)
-        found = [self.files.get(one) for one in have[1]] if have else []
+        have = self._ledgers.get(ledger, ())
+        found = [self.files.get(one) for one in have[1::2]]
         return [file for file in found if file is not None]
 
     def locate(self, ledger: int, entry: int, count_max: int) -> tuple[LogFile, Places] | None:
@@ -231,13 +222,10 @@ class Catalog:
                 return found
 
     def _locate(self, ledger: int, entry: int, count_max: int) -> tuple[LogFile, Places] | None:
-        have = self._ledgers.get(ledger)
-        if have is None:
-            return None
-        firsts, ids = have
+        have = self._ledgers.get(ledger, ())
         # After a crash between a rewrite and the removal of its sources, files may overlap: either copy is good.
-        for at in range(bisect_right(firsts, entry) - 1, -1, -1):
-            file = self.files.get(ids[at])
+        for at in range(bisect_right(have[::2], entry) - 1, -1, -1):
+            file = self.files.get(have[2 * at + 1])
             if file is not None and (places := file.index.places(ledger, entry, count_max)) is not None:
                 return file, places
         return None

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from crc32c import crc32c
 
+from anabranch.errors import unraised
 from anabranch.model.position import LedgerId
 from anabranch.storage.core import format as fmt
 from anabranch.storage.core.nobody import NOBODY
@@ -163,7 +164,8 @@ class FileLedgerWriter:
         self.part: bytes | None = None
         self.run: CommitRun | None = None
         self.is_open = True
-        # Set when nothing more of the ledger will be confirmed: another broker took it, or the log is over.
+        # Set when nothing more of the ledger will be confirmed: another broker took it, or the log is over. Its copies
+        # are raised: an error that was raised keeps its callers in memory, and this one lives as long as the ledger.
         self.error: LogError | None = None
         # Set when its owner raised an error. Appended records are still confirmed, but the owner is no longer notified.
         self.failure: LogError | None = None
@@ -269,7 +271,7 @@ class FileLedgerWriter:
     def _overflow(self) -> None:
         self._log.overflow()
         if self.error is not None:
-            raise self.error
+            raise unraised(self.error)
 
     def append_state(self, delta: bytes) -> int:
         return self._append_state(delta, fmt.DELTA)
@@ -403,9 +405,9 @@ class FileLedgerWriter:
 
     def _check(self) -> None:
         if self.error is not None:
-            raise self.error
+            raise unraised(self.error)
         if self.failure is not None:
-            raise self.failure
+            raise unraised(self.failure)
         if not self.is_open:
             raise LogError(f"ledger {self._ledger} is closed")
         if self._log.is_closing:

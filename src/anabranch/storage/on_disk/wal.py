@@ -28,6 +28,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Concatenate, ParamSpec
 
+from anabranch.errors import unraised
 from anabranch.model.histogram import Histogram
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage.core import format as fmt
@@ -228,7 +229,7 @@ class WriteAheadLog:
 
     def open_ledger(self, ledger: LedgerId, listener: LedgerListener, namespace: str) -> FileLedgerWriter:
         if self.error is not None:
-            raise self.error
+            raise unraised(self.error)
         if self.is_closing:
             raise LogError("the log is closing")
         if ledger in self._fences.ledgers:
@@ -559,7 +560,7 @@ class WriteAheadLog:
         if writer is None:
             raise LogError(f"ledger {ledger} is none of {self._incarnation}, or was deleted")
         if writer.error is not None:
-            raise writer.error
+            raise unraised(writer.error)
         if writer.is_open:
             raise LogError(f"ledger {ledger} is still being written")
         if not writer.is_settled:

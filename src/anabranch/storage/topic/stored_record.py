@@ -17,6 +17,9 @@ from anabranch.metadata.errors import VersionConflict
 from anabranch.metadata.port import MetadataStore, Versioned
 from anabranch.storage.core.topic_record import TopicRecord
 
+Change = Callable[[TopicRecord], TopicRecord]
+Changed = Callable[[TopicRecord], None]
+
 
 class TopicGoneError(AnabranchError):
     """The topic does not exist, or is being deleted."""
@@ -46,7 +49,7 @@ def last_ledger(found: Versioned | None) -> int | None:
 
 
 class StoredRecord:
-    """`changed` is called with each record that was stored, before the next change begins."""
+    """Holds no function of the log that changes it: such a cycle would be garbage that only the collector finds."""
 
     def __init__(
         self,
@@ -54,38 +57,37 @@ class StoredRecord:
         metadata: MetadataStore,
         record: TopicRecord,
         version: int,
-        changed: Callable[[TopicRecord], None],
     ) -> None:
         self.path = path
         self.version = version
         self._metadata = metadata
         self._record = record
-        self._changed = changed
         # Changes wait for each other: each must build on the one before.
         self._changing = asyncio.Lock()
         # Those under way, kept from being collected.
         self.unfinished: set[asyncio.Task[None]] = set()
 
-    async def change(self, change: Callable[[TopicRecord], TopicRecord]) -> None:
+    async def change(self, change: Change, changed: Changed) -> None:
         """Compare-and-set. A conflict means that another broker has opened the topic: this log is not ours any more.
+        `changed` is called with the record that was stored, before the next change begins.
 
         Who gives up waiting does not stop it: the store may have carried it out, and then the version is another."""
-        await to_its_end(self.change_now(change), self.unfinished)
+        await to_its_end(self.change_now(change, changed), self.unfinished)
 
-    async def change_now(self, change: Callable[[TopicRecord], TopicRecord]) -> None:
+    async def change_now(self, change: Change, changed: Changed) -> None:
         """As `change`, in the task that calls: one that is run to its end."""
         async with self._changing:
             if self._record.is_deleting:
                 raise TopicGoneError(f"{self.path} is being deleted")
-            changed = change(self._record)
+            record = change(self._record)
             found = await self._metadata.get(self.path, fresh=True)
             if last_ledger(found) != self._record.ledgers[-1].id:
                 # Another topic of the same name may be at our version.
                 raise VersionConflict(self.path, self.version, None if found is None else found.version)
-            stored = await self._metadata.put(self.path, changed.encode(), if_version=self.version)
+            stored = await self._metadata.put(self.path, record.encode(), if_version=self.version)
             self.version = stored.version
-            self._record = changed
-            self._changed(changed)
+            self._record = record
+            changed(record)
 
     async def is_current(self) -> bool:
         """Whether the stored record still names our ledger last."""
@@ -103,3 +105,6 @@ async def to_its_end(work: Coroutine[Any, Any, None], unfinished: set[asyncio.Ta
         # No caller awaits the outcome.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         raise
+    finally:
+        # An error refers to the frames that it passed: this one must not refer to the task, which holds the error.
+        del task

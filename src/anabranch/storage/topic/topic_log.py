@@ -13,10 +13,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
+from anabranch.errors import unraised
 from anabranch.metadata.errors import AlreadyExists, VersionConflict
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.position import Incarnation, LedgerId, Position
@@ -32,7 +33,7 @@ from anabranch.storage.port import (
 )
 from anabranch.storage.topic.compacted_writer import CompactedWriter
 from anabranch.storage.topic.ledger_ids import LedgerIds
-from anabranch.storage.topic.stored_record import StoredRecord, TopicGoneError, to_its_end
+from anabranch.storage.topic.stored_record import Change, StoredRecord, TopicGoneError, to_its_end
 from anabranch.storage.topic.taking_over import (
     LastWord,
     finish_delete,
@@ -58,6 +59,21 @@ class TopicLogOwner(Protocol):
         """The topic's state in full, as of everything appended so far."""
 
 
+class _NoOwner:
+    """The owner of a log that is closed and has told its owner everything: topic and log must not keep each other in
+    memory."""
+
+    def entries_confirmed(self, entries_end: int) -> None: ...
+
+    def log_lost(self, error: LogError) -> None: ...
+
+    def encode_state(self) -> bytes:
+        return b""  # The closed ledger refuses it.
+
+
+_NO_OWNER: Final = _NoOwner()
+
+
 class TopicLog(LogView):
     """Implements `LogReader` and `Journal` of the broker's ports."""
 
@@ -75,9 +91,11 @@ class TopicLog(LogView):
         self._path = path
         self._namespace = namespace
         self._metadata = metadata
-        self._stored = StoredRecord(path, metadata, record, version, self._replace_record)
+        self._stored = StoredRecord(path, metadata, record, version)
         self._journal: deque[tuple[int, Callable[[Exception | None], None]]] = deque()
+        # Callers get copies of it: an error that was raised keeps those it passed in memory.
         self._lost: LogError | None = None
+        self._is_closed = False
         self._has_stored_state = False
         # The state the last owner left, for the new owner to fold; None on a new topic.
         self.recovered: LedgerState | None = recovered
@@ -170,7 +188,7 @@ class TopicLog(LogView):
             self._writer.append_snapshot(owner.encode_state())
         except BaseException:
             # No broker will ever write to it.
-            self._writer.close()
+            self._close_ledger()
             raise
 
     # -- writing
@@ -202,7 +220,7 @@ class TopicLog(LogView):
     def record(self, delta: bytes, done: Callable[[Exception | None], None] | None = None) -> None:
         if self._lost is not None:
             if done is not None:
-                done(self._lost)
+                done(unraised(self._lost))
             return
         try:
             number = self._writer.append_state(delta)
@@ -227,13 +245,16 @@ class TopicLog(LogView):
             journal = self._journal
             while journal and journal[0][0] < state_end:
                 _answer(journal.popleft()[1], None)
+            if self._is_closed:
+                self._let_go_if_told()
 
     def lost(self, error: LogError) -> None:
         self._lost = error
         journal, self._journal = self._journal, deque()
         for _, done in journal:
-            _answer(done, error)
-        self._owner.log_lost(error)
+            _answer(done, unraised(error))
+        owner, self._owner = self._owner, _NO_OWNER
+        owner.log_lost(unraised(error))
 
     def snapshot(self) -> bytes:
         return self._owner.encode_state()
@@ -241,7 +262,7 @@ class TopicLog(LogView):
     def store_snapshot(self, done: Callable[[Exception | None], None]) -> None:
         """Stores the owner's state in full, for what no delta can say; `done` as for `record`."""
         if self._lost is not None:
-            done(self._lost)
+            done(unraised(self._lost))
             return
         try:
             number = self._writer.append_snapshot(self._owner.encode_state())
@@ -266,13 +287,22 @@ class TopicLog(LogView):
         except Exception:
             log.exception("the state of %s cannot be said: what was stored before counts", self._path)
         finally:
-            self._writer.close()
+            self._close_ledger()
+
+    def _close_ledger(self) -> None:
+        self._writer.close()
+        self._is_closed = True
+        self._let_go_if_told()
+
+    def _let_go_if_told(self) -> None:
+        if self._writer.has_told_all:
+            self._owner = _NO_OWNER
 
     # -- the record
 
-    async def change_record(self, change: Callable[[TopicRecord], TopicRecord]) -> None:
+    async def change_record(self, change: Change) -> None:
         """See `StoredRecord.change`: who gives up waiting does not stop it."""
-        await self._stored.change(change)
+        await self._stored.change(change, self._replace_record)
 
     async def trim(self, upto: Position) -> None:
         """Gives up every entry below `upto`. The record says so first; only then is the disk given back."""
@@ -288,7 +318,9 @@ class TopicLog(LogView):
         await to_its_end(self._trim(before, upto, gone), self._stored.unfinished)
 
     async def _trim(self, before: TopicRecord, upto: Position, gone: Position) -> None:
-        await self._stored.change_now(lambda record: record.without_trimmed(upto, gone=gone))
+        await self._stored.change_now(
+            lambda record: record.without_trimmed(upto, gone=gone), self._replace_record
+        )
         forget_unlisted(before, self._record, self._store)
         for kept in self._record.ledgers:
             if kept.id == upto[0]:
@@ -341,7 +373,7 @@ class TopicLog(LogView):
         """Removes the topic for good. Marked first, so that a deletion cut short is finished and never undone."""
         await self.change_record(lambda record: msgspec.structs.replace(record, is_deleting=True))
         if self._lost is None:
-            self._writer.close()
+            self._close_ledger()
         await finish_delete(self._path, self._record, self._stored.version, self._store, self._metadata)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from anabranch.broker.compaction.index import CompactedIndex
-from anabranch.broker.compaction.view import CompactedLog, load_index
+from anabranch.broker.compaction.view import CompactedLog, Left, load_index
 from anabranch.model.position import Incarnation, LedgerId, Position
 from anabranch.storage.core.topic_record import CompactedLedger
 from anabranch.storage.memory import MemoryLogStore
@@ -67,23 +67,23 @@ async def test_a_read_goes_on_in_what_the_next_compaction_has_left() -> None:
         log.append(entry(number), 1)
     await owner.until(lambda: owner.end == 10)
     upto = (log.ledger, 10)
-    current: list[tuple[CompactedLedger, CompactedIndex]] = []
-    view = CompactedLog(log, lambda: current[-1] if current else None)
+    view = CompactedLog(log)
 
-    async def made(ledger: int, left: list[int]) -> tuple[CompactedLedger, CompactedIndex]:
+    async def made(ledger: int, left: list[int]) -> Left:
         found = await compacted(log, ledger, upto, left)
         return found, await load_index(log, found)
 
     first = await made(1000, [2, 5, 7])
-    await log.use_compacted(first[0], lambda: current.append(first))
+    await log.use_compacted(first[0], lambda: setattr(view, "left", first))
     for turns in range(TURNS):
         after = await made(1001 + turns, [2, 6 - turns % 2, 7])
         reading = asyncio.create_task(view.read((log.ledger, 3), 10, 1 << 20))
         for _ in range(turns):
             await asyncio.sleep(0)
-        await log.use_compacted(after[0], lambda after=after: current.append(after))  # type: ignore[misc]
+        await log.use_compacted(after[0], lambda after=after: setattr(view, "left", after))  # type: ignore[misc]
         ledger, entries = await reading
         assert ledger == log.ledger
         # As the one before or as the one behind, but never a failure for a ledger that was given up.
         assert [number for number, _, _ in entries] in ([5, 7], [6, 7])
-    assert log.topic_record.compacted == current[-1][0]
+    assert view.left is not None
+    assert log.topic_record.compacted == view.left[0]

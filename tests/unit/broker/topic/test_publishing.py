@@ -89,7 +89,7 @@ class Rig:
             self.log,
             Deduplication(),
             is_sealed=is_sealed,
-            is_attached=lambda name: name in ("p", "q"),
+            producers=("p", "q"),
             on_full=lambda: setattr(self, "was_full", True),
         )
         self.log.start(self)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+import gc
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import msgspec
@@ -624,3 +626,64 @@ async def test_a_change_of_the_record_that_nobody_waits_for_any_more_is_carried_
     slow.answers.set()
     await log.trim((log.ledger, 3))
     assert log.first == (log.ledger, 3)
+
+
+class Telling(Owner):
+    """Tells somebody else what it hears, so that nothing need hold it."""
+
+    def __init__(self, heard: asyncio.Queue[int | LogError]) -> None:
+        super().__init__()
+        self.heard = heard
+
+    def entries_confirmed(self, entries_end: int) -> None:
+        self.heard.put_nowait(entries_end)
+
+    def log_lost(self, error: LogError) -> None:
+        self.heard.put_nowait(error)
+
+
+@pytest.fixture
+def _no_collector() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("_no_collector")
+async def test_a_log_that_nobody_holds_tells_its_owner_everything_and_lets_it_go() -> None:
+    heard: asyncio.Queue[int | LogError] = asyncio.Queue()
+    world = World()
+    store, metadata = await world.broker()
+    await TopicLog.create(PATH, metadata, 1000)
+    telling = Telling(heard)
+    owner = weakref.ref(telling)
+    log = await world.open(store, metadata, telling)
+    del telling
+    log.append(entry(1), 1)
+    answered = asyncio.get_running_loop().create_future()
+    log.record(b"change", answered.set_result)
+    log.close()
+    del log
+    assert owner() is not None, "its entry is not confirmed yet"
+    assert await asyncio.wait_for(heard.get(), 5) == 1
+    assert await answered is None
+    await asyncio.sleep(0)
+    assert owner() is None
+
+
+@pytest.mark.usefixtures("_no_collector")
+async def test_a_log_that_another_broker_takes_says_so_and_lets_its_owner_go() -> None:
+    heard: asyncio.Queue[int | LogError] = asyncio.Queue()
+    world = World()
+    store, metadata = await world.broker()
+    await TopicLog.create(PATH, metadata, 1000)
+    telling = Telling(heard)
+    owner = weakref.ref(telling)
+    log = await world.open(store, metadata, telling)
+    del telling
+    other, _ = await world.broker()
+    await other.take(store.incarnation, [LedgerId(log.ledger)])
+    log.append(entry(1), 1)
+    assert isinstance(await asyncio.wait_for(heard.get(), 5), FencedError)
+    await asyncio.sleep(0)
+    assert owner() is None
