@@ -16,7 +16,7 @@ import threading
 import time
 import urllib.error
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,6 +62,8 @@ class Options:
     brokers: int = 3
     # These faults and no others, in this order; `seconds` is not looked at.
     plan: tuple[FaultKind, ...] = ()
+    # More settings of the brokers.
+    settings: Mapping[str, object] = field(default_factory=dict)
     # Cuts the end off the log of each broker that is killed, which must not go unnoticed: it tests the judge.
     sabotage: bool = False
 
@@ -184,7 +186,7 @@ class Conductor:
 def run(options: Options) -> int:
     """Returns the exit code: 0 if nothing was violated."""
     options.folder.mkdir(parents=True, exist_ok=True)
-    settings = {**scalable.SETTINGS, **BROKER_SETTINGS}
+    settings = {**scalable.SETTINGS, **BROKER_SETTINGS, **options.settings}
     cluster = ClusterProcesses(options.folder / "data", settings, brokers=options.brokers)
     load = Load(cluster, options.folder, options.seed)
     conductor = Conductor(options, cluster, load)

@@ -111,7 +111,7 @@ class Conductor:
 
     async def reshape(self) -> None:
         """Runs until there have been enough operations. The broker may die in the middle of any."""
-        told = 0
+        told = shown = 0
         while self.done < self.options.operations:
             await asyncio.sleep(self._chance.expovariate(1 / self.options.pause_s))
             killing = asyncio.create_task(self._perhaps_kill())  # Awaited below.
@@ -126,6 +126,11 @@ class Conductor:
             if self.done >= told + max(1, self.options.operations // 20):
                 told = self.done
                 print(f"{self.done}/{self.options.operations} operations; {self.summary()}", flush=True)
+            # At once: who watches a long run need not wait for its end.
+            found = self.world.history.violations
+            for violation in found[shown:]:
+                print(f"VIOLATION {violation}", flush=True)
+            shown = len(found)
 
     async def _reshape_once(self) -> None:
         layout = await self.rest("GET", f"scalable/{TOPIC}")

@@ -21,6 +21,7 @@ LAYERS = [
     "errors",
     "model",
     "autoscale",
+    "balance",
     "wire",
     "columns",
     "metadata",
@@ -38,12 +39,14 @@ LAYERS = [
 
 PURE_FOLDERS = [
     "autoscale",
+    "balance/core",
     "broker/state",
     "cli/demo/core",
     "columns",
     *(f"client/{name}/core" for name in ("acking", "consuming", "producing", "transport")),
     "controller/core",
     "model",
+    "pipelines/clusters",
     "pipelines/replay",
     "pipelines/tables/core",
     "spark/columns",
@@ -61,7 +64,7 @@ PURE_MODULES = [
     "broker/dispatch/selector.py",
     "broker/policy/retention.py",
     "broker/topic/phase.py",
-    "broker/scalable/load/history_records.py",
+    *(f"broker/scalable/load/{name}.py" for name in ("balance_records", "history_records")),
     "broker/scalable/watch/membership.py",
 ]
 # Imported by functions only, with the first table. tests/unit/client/test_face.py sees that it stays so.
@@ -215,6 +218,7 @@ def test_a_word_of_the_glossary_has_no_synonyms(path: Path) -> None:
 # Folders whose docstrings and comments are in plain sentences: to be extended, never shortened.
 PLAIN = [
     "autoscale",
+    "balance",
     "blocking.py",
     "broker",
     "cli",

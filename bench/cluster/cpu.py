@@ -1,101 +1,154 @@
-"""What a message costs the brokers, with one, two and four of them.
+"""What a message costs the brokers, with one, two and four of them, all on one core.
 
-Each broker has as many topics, with a producer and a consumer each, and as many messages a second: with N brokers N
-times as many are published. The rate is one that the clients and four brokers reach together on two cores: at full
-speed the clients would limit it, and the more brokers there are, the less each has to do in a turn. CPU is that of all
-processes of the cluster, read around a fixed span. The numbers of brokers take turns within each round. Each figure is
-the median of the rounds.
+Every thread of the brokers is pinned to one core; the clients, the metadata process and the supervisor are on another.
+So each of N brokers has the Nth part of a core. Each has the same load as one broker alone: as many topics, producers,
+consumers, connections and messages under way. The clients cost little (`flood.py`) and always have more to send than
+the brokers can serve: how busy both cores were stands beside each figure. A message costs more the less a broker finds
+to do in a turn of its loop; with a fixed rate, or with clients that are the limit, that would be measured instead.
+
+The figure is the CPU time of the brokers' processes over a fixed span, all threads, user and system, divided by the
+messages that were published, confirmed and delivered in it. At the end everything is counted: as many receipts as
+deliveries, and no backlog, so every message is acknowledged. The numbers of brokers take turns within each round. A
+ratio is the median of the rounds' ratios, so that a machine that gets slower meanwhile counts for both sides.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from itertools import cycle
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
+from bench import usage
 from bench.cluster.findings import Finding
-from bench.cluster.running import Cluster, running
-from bench.cluster.swarm import Publisher, Swarm
+from bench.cluster.flood import Flood
+from bench.cluster.running import Cluster, running, until
 
 BROKERS = (1, 2, 4)
 TOPICS_PER_BROKER = 8
-# To each topic so many messages at once, so often: 3,000 a second for each broker.
-BURST, BURST_EVERY_S = 15, 0.04
+BUNDLES = 16
 RATIO_MAX = 1.10
+WARM_UP_S = 3.0
+ACKED_S_MAX = 30.0
 
 
-async def _load(cluster: Cluster, seconds: float) -> tuple[float, float]:
-    """Microseconds of CPU for each message that was published and delivered, and messages a second."""
-    topics = [
-        f"persistent://public/spread/t-{number}" for number in range(TOPICS_PER_BROKER * cluster.brokers * 8)
-    ]
-    async with Swarm(cluster.port) as swarm:
-        chosen = _even(cluster, topics)
-        await swarm.open(chosen, pace_s=0.0, window=0)
-        bursts = asyncio.create_task(_bursts(list(swarm.publishers.values())))
-        await asyncio.sleep(seconds / 3)
-        began, cpu, before = time.monotonic(), cluster.cpu_seconds(), _delivered(swarm)
-        await asyncio.sleep(seconds)
-        spent, cpu, messages = (
-            time.monotonic() - began,
-            cluster.cpu_seconds() - cpu,
-            _delivered(swarm) - before,
-        )
-        if bursts.done():
-            bursts.result()
-        bursts.cancel()
-        await swarm.quiet()
-        if swarm.errors:
-            raise RuntimeError(swarm.errors[0])
-        return cpu / messages * 1e6, messages / spent
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Microseconds of CPU for a message, messages a second, and how much of their core brokers and clients used."""
+
+    cost_us: float
+    rate: float
+    brokers_cores: float
+    clients_cores: float
 
 
-async def _bursts(publishers: list[Publisher]) -> None:
-    """The topics one after the other, evenly over the time."""
-    loop = asyncio.get_running_loop()
-    due = loop.time()
-    for publisher in cycle(publishers):
-        due += BURST_EVERY_S / len(publishers)
-        await asyncio.sleep(max(0.0, due - loop.time()))
-        for _ in range(BURST):
-            publisher.send()
+def _two_cores() -> tuple[int, int]:
+    """For the brokers, and for everything else."""
+    usable = sorted(os.sched_getaffinity(0))
+    if len(usable) < 2:
+        raise RuntimeError("brokers and clients need a core each")
+    return usable[0], usable[1]
 
 
-def _delivered(swarm: Swarm) -> int:
-    return sum(one.messages for one in swarm.consumers.values())
+def _pin(pids: Iterable[int], core: int) -> None:
+    """Every thread of these processes; threads that they start later stay there, too."""
+    for pid in pids:
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), {core})
 
 
-def _even(cluster: Cluster, topics: list[str]) -> list[str]:
-    """As many topics for each broker."""
+@contextmanager
+def _apart(cluster: Cluster) -> Iterator[None]:
+    before = os.sched_getaffinity(0)
+    for_brokers, for_others = _two_cores()
+    _pin({cluster.pid, os.getpid(), *cluster.pids.values()}, for_others)
+    _pin(cluster.broker_pids.values(), for_brokers)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _topics(cluster: Cluster) -> list[tuple[str, int]]:
+    """The same number of topics for each broker, with its port."""
     found: dict[int, list[str]] = {port: [] for port in cluster.ports.values()}
-    for topic in topics:
-        port = cluster.port if cluster.brokers == 1 else cluster.owner_port(topic.partition("://")[2])
+    number = 0
+    while any(len(some) < TOPICS_PER_BROKER for some in found.values()):
+        topic = f"public/spread/t-{number}"
+        port = cluster.port if cluster.brokers == 1 else cluster.owner_port(topic)
         if len(found[port]) < TOPICS_PER_BROKER:
-            found[port].append(topic)
-        if all(len(some) == TOPICS_PER_BROKER for some in found.values()):
-            break
-    return [topic for some in found.values() for topic in some]
+            found[port].append(f"persistent://{topic}")
+        number += 1
+    return [(topic, port) for port, some in found.items() for topic in some]
+
+
+def _brokers_cpu(cluster: Cluster) -> float:
+    return sum(usage.cpu_seconds(pid) for pid in cluster.broker_pids.values())
+
+
+async def _load(cluster: Cluster, seconds: float) -> Reading:
+    flood = Flood()
+    topics = _topics(cluster)
+    for topic, port in topics:
+        await flood.open(topic, port)
+    with _apart(cluster):
+        flood.begin()
+        await asyncio.sleep(WARM_UP_S)
+        began, clients = time.monotonic(), time.process_time()
+        cpu, delivered = _brokers_cpu(cluster), flood.delivered
+        await asyncio.sleep(seconds)
+        cpu, delivered = _brokers_cpu(cluster) - cpu, flood.delivered - delivered
+        took, clients = time.monotonic() - began, time.process_time() - clients
+        await flood.stop()
+    if flood.errors:
+        raise RuntimeError(flood.errors[0])
+    if flood.receipts != flood.delivered:
+        raise RuntimeError(f"{flood.receipts} receipts and {flood.delivered} deliveries")
+    await asyncio.to_thread(_check_acknowledged, cluster, [topic for topic, _ in topics])
+    return Reading(cpu / delivered * 1e6, delivered / took, cpu / took, clients / took)
+
+
+def _check_acknowledged(cluster: Cluster, topics: Iterable[str]) -> None:
+    for topic in topics:
+        path = f"{topic.replace('://', '/')}/stats"
+        until(
+            lambda path=path: cluster.rest("GET", path)["subscriptions"]["flood"]["msgBacklog"] == 0,  # type: ignore[misc]
+            ACKED_S_MAX,
+            f"all messages of {topic} are acknowledged",
+        )
+
+
+def _measured(brokers: int, seconds: float) -> Reading:
+    with running(brokers) as cluster:
+        cluster.namespace("spread", BUNDLES)
+        cluster.spread("spread")
+        return asyncio.run(_load(cluster, seconds))
 
 
 def measure(is_quick: bool) -> list[Finding]:
-    rounds, seconds = (1, 3.0) if is_quick else (5, 6.0)
-    costs: dict[int, list[float]] = {brokers: [] for brokers in BROKERS}
-    rates: dict[int, list[float]] = {brokers: [] for brokers in BROKERS}
+    rounds, seconds = (1, 3.0) if is_quick else (7, 8.0)
+    readings: dict[int, list[Reading]] = {brokers: [] for brokers in BROKERS}
     for number in range(rounds):
         turn = number % len(BROKERS)
         for brokers in BROKERS[turn:] + BROKERS[:turn]:
-            with running(brokers) as cluster:
-                cluster.namespace("spread", 16)
-                cluster.spread("spread")
-                cost, rate = asyncio.run(_load(cluster, seconds))
-                costs[brokers].append(cost)
-                rates[brokers].append(rate)
-    one = median(costs[1])
-    findings = [Finding("CPU a message, 1 broker", one, "µs", note=f"{median(rates[1]):,.0f} msg/s")]
+            readings[brokers].append(_measured(brokers, seconds))
+    findings = []
+    for brokers, some in readings.items():
+        note = (
+            f"{median(one.rate for one in some):,.0f} msg/s; of their core the brokers used "
+            f"{median(one.brokers_cores for one in some):.0%}, the clients of theirs "
+            f"{median(one.clients_cores for one in some):.0%}"
+        )
+        name = f"CPU a message, {brokers} broker{'s' if brokers > 1 else ''}"
+        findings.append(Finding(name, median(one.cost_us for one in some), "µs", note=note))
     for brokers in BROKERS[1:]:
-        cost = median(costs[brokers])
-        note = f"{median(rates[brokers]):,.0f} msg/s"
-        findings.append(Finding(f"CPU a message, {brokers} brokers", cost, "µs", note=note))
-        findings.append(Finding(f"{brokers} brokers to one", cost / one, "x", RATIO_MAX))
+        ratios = sorted(
+            some.cost_us / one.cost_us for some, one in zip(readings[brokers], readings[1], strict=True)
+        )
+        note = f"rounds {ratios[0]:.2f} to {ratios[-1]:.2f}"
+        findings.append(Finding(f"{brokers} brokers to one", median(ratios), "x", RATIO_MAX, note))
     return findings

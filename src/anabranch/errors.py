@@ -15,7 +15,9 @@ neither belongs in this tree. `code` is a number of the protocol's `ServerError`
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, TypeVar
+
+E = TypeVar("E", bound=BaseException)
 
 
 class AnabranchError(Exception):
@@ -56,3 +58,11 @@ class IllegalCommand(PeerError):
 
 class UnsupportedCompression(PeerError):
     """The codec of an entry is unknown or its package is not installed; the message names it."""
+
+
+def unraised(error: E) -> E:
+    """The same error as if it had never been raised, for one that is kept: raised errors hold the frames that they
+    passed, and so whatever these know. Unlike `copy`, this does not ask the class to make one from its text."""
+    made = error.__class__.__new__(error.__class__, *error.args)
+    made.__dict__.update(error.__dict__)
+    return made

@@ -145,8 +145,11 @@ async def test_keys_keep_their_order_through_splits_and_merges_with_sends_in_fli
     taking = asyncio.create_task(take(consumer, 3000))
     receipts = []
     for step, change in enumerate((river.split(0), river.split(1), river.merge(2, 4))):
+        receipts += await send(producer, range(step * 1000, step * 1000 + 500))
+        # The first segment has at least one of them, however fast it is split.
+        await receipts[0]
         reshaping = asyncio.create_task(change)
-        receipts += await send(producer, range(step * 1000, step * 1000 + 1000))
+        receipts += await send(producer, range(step * 1000 + 500, step * 1000 + 1000))
         await reshaping
     await producer.flush()
     assert {receipt.result().segment for receipt in receipts} > {0}

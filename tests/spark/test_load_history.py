@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from anabranch import blocking
+from anabranch.balance.core.load import BrokerLoad, BundleLoad, TopBundles
 from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.scalable.load.balance_records import (
+    BrokerReported,
+    BundleMoved,
+    BundleSample,
+    BundlesMeasured,
+)
+from anabranch.broker.scalable.load.history_records import VERSION, HistoryRecord
 from anabranch.cli.main import main
 from anabranch.pipelines.load_history import SAMPLES_MAX, read_history, rows, stream, write_batch
 from anabranch.pipelines.replay.load_history_schema import RATE_COLUMNS
@@ -187,6 +197,55 @@ def test_a_record_that_claims_no_samples_or_too_many_stops_nothing(
     assert found is not None
     assert (found[0], found[1].timestamp()) == (samples, 200)
     assert found[2] == pytest.approx(200)
+
+
+def test_records_of_the_balancer_are_tables_too(spark: SparkSession, lived: Lived, tmp_path: Path) -> None:
+    """Reports, decisions and moves by their leader, bundles one by one by their owner."""
+    from pyspark.sql import functions as f
+
+    top = BundleLoad(bundle="public/default/0x00000000_0xffffffff", msg_rate_in=3.0, topics=2, sessions=1)
+    records = [
+        HistoryRecord(
+            VERSION,
+            "leader:1",
+            1000,
+            broker_load=BrokerReported.of(
+                "one:1", BrokerLoad(measured_ms=1000, cpu=0.5, load=0.25), TopBundles(1000, (top,))
+            ),
+        ),
+        HistoryRecord(
+            VERSION, "one:1", 2000, bundle_loads=BundlesMeasured(0, 1, (BundleSample.of(top),) * 2)
+        ),
+        HistoryRecord(VERSION, "leader:1", 3000, moved=BundleMoved(top.bundle, "one:1", "two:1")),
+    ]
+    texts = [
+        (json.dumps({**msgspec.to_builtins(one), "at": f"1970-01-01T00:00:{one.at // 1000:02}Z"}),)
+        for one in records
+    ]
+    columns = stream(spark, {"serviceUrl": lived.broker.url}).schema
+    frame = spark.createDataFrame(texts, "text string").select(f.from_json("text", columns).alias("one"))
+    frame = frame.select("one.*")
+    found = write_batch(frame, 1, str(tmp_path))
+    assert found.unreadable == 0
+    assert {name: count for name, count in found.records.items() if count} == {
+        "broker_loads": 1,
+        "bundle_loads": 1,
+        "moves": 1,
+    }
+    [report] = table(spark, tmp_path, "broker_loads").collect()
+    assert (report["leader"], report["broker"], report["cpu"], report["load"]) == (
+        "leader:1",
+        "one:1",
+        0.5,
+        0.25,
+    )
+    assert report["top"][0]["bundle"] == top.bundle
+    bundles = table(spark, tmp_path, "bundle_loads").collect()
+    assert [(one["broker"], one["bundle"], one["msg_rate_in"]) for one in bundles] == [
+        ("one:1", top.bundle, 3.0)
+    ] * 2
+    [move] = table(spark, tmp_path, "moves").collect()
+    assert (move["source"], move["destination"]) == ("one:1", "two:1")
 
 
 def _named(columns: str) -> str:

@@ -96,6 +96,7 @@ class Broker:
         one_port: Addresses | None = None,
         owners: Owners | None = None,
         in_cluster: bool = False,
+        brokers_expected: int = 0,
         remote_segments: Callable[[BrokerAddress], Segments] | None = None,
         moves: CallsOfMoves | None = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
@@ -104,7 +105,8 @@ class Broker:
         """`config` may change while the broker runs, as far as its settings allow; everything else stays.
 
         `in_cluster`: it shares the topics with the other brokers that are registered in the same metadata. Else it owns
-        everything, or what `owners` says. `one_port` has the only addresses that clients can reach, if they are those
+        everything, or what `owners` says. `brokers_expected` are there once all of them have started, 0 if that is not
+        known. `one_port` has the only addresses that clients can reach, if they are those
         of all brokers."""
         self.config = config
         self.metadata = metadata
@@ -130,6 +132,7 @@ class Broker:
             server_version=f"Anabranch {anabranch.__version__}",
             owners=owners,
             in_cluster=in_cluster,
+            brokers_expected=brokers_expected,
         )
         self._name_ground()
         self._build_stores()
@@ -158,6 +161,7 @@ class Broker:
         self.background = ground.background
         self.is_one_of_several = ground.is_one_of_several
         self.registry, self.shared, self.owners = ground.registry, ground.shared, ground.owners
+        self.balancer = ground.balancer
         self.records, self.schemas, self.peers = ground.records, ground.schemas, ground.peers
         self.topic_policies = ground.topic_policies
 
@@ -274,6 +278,9 @@ class Broker:
             self.scalable,
             self.scaling,
             self.owners,
+            self.ground.shared,
+            self.ground.ranges,
+            self.balancer,
             self.elsewhere,
         )
 
@@ -293,12 +300,15 @@ class Broker:
             await self.peers.start()
             self.registry.on_change(self._registrations_changed)
             self._registrations_changed()
-        if self.shared is not None:
-            await self.shared.start()
-            self.background.every(DROP_STALE_S, self.shared.drop_stale)
+        if (hashed := self.ground.hashed) is not None:
+            await hashed.start()
+            self.background.every(DROP_STALE_S, hashed.drop_stale)
         await self.dynamic_config.start()
         await self.topic_policies.start()
         self.topic_policies.on_change(self._topic_policies_changed)
+        if self.balancer is not None:
+            # The leader opens the topic of the channel, as any topic is opened.
+            await self.balancer.start()
         if self.scalable is not None:
             await self.scalable.start()
             assert self.scaling is not None
@@ -357,6 +367,8 @@ class Broker:
         try:
             async with asyncio.timeout(DRAIN_MAX_S):
                 await self.registry.drain()
+                if self.balancer is not None:
+                    await self.balancer.drain()
                 await self.hand_over.give_away()
         except (AnabranchError, TimeoutError) as error:
             log.warning("%d topics were not given away: %r", len(self.loaded()), error)
@@ -371,6 +383,8 @@ class Broker:
                 await self.registry.drain()
         self.open_topics.stop()
         self._stop_watching_session()
+        if self.balancer is not None:
+            await self.balancer.stop()
         await self.background.close()
         await self.requests.scalable.close()
         if self.scaling is not None:
@@ -385,8 +399,10 @@ class Broker:
         await self.peers.close()
         await self.topic_policies.close()
         await self.dynamic_config.close()
-        if self.shared is not None:
-            await self.shared.close()
+        if (hashed := self.ground.hashed) is not None:
+            await hashed.close()
+        if self.balancer is not None:
+            await self.balancer.close()
         await self.registry.close()
         await self.log_probe.close()
         await self.log.close()

@@ -11,13 +11,27 @@ from contextlib import asynccontextmanager
 from itertools import chain
 
 from anabranch.broker.admin.across import owner_calls, unstored
-from anabranch.broker.admin.cluster import absent, broker_stats, brokers, clusters, probes, tenants
+from anabranch.broker.admin.cluster import (
+    absent,
+    broker_stats,
+    brokers,
+    clusters,
+    load_manager,
+    probes,
+    tenants,
+)
 from anabranch.broker.admin.http.app import RestApp
 from anabranch.broker.admin.http.docs_page import docs_routes
 from anabranch.broker.admin.http.openapi import Description, description_routes
 from anabranch.broker.admin.http.routes import Routes
 from anabranch.broker.admin.http.server import Listening, serve
-from anabranch.broker.admin.namespaces import bundles, namespaces, permissions
+from anabranch.broker.admin.namespaces import (
+    bundle_stories,
+    bundles,
+    moved_bundles,
+    namespaces,
+    permissions,
+)
 from anabranch.broker.admin.scalable import auto_scale, segments
 from anabranch.broker.admin.scalable import topics as scalable
 from anabranch.broker.admin.services import AdminServices
@@ -49,7 +63,9 @@ TABLES: Sequence[Routes] = (
     auto_scale.namespaces,
     permissions.namespaces,
     namespaces.routes,
-    # Last: its routes accept any word as a bundle.
+    # Last: their routes accept any word as a bundle.
+    moved_bundles.routes,
+    bundle_stories.routes,
     bundles.routes,
     topics.listing,
     non_persistent.listing,
@@ -72,6 +88,7 @@ TABLES: Sequence[Routes] = (
     schemas.routes,
     brokers.routes,
     broker_stats.routes,
+    load_manager.routes,
     absent.routes,
     absent.services,
     read_plans.routes,
@@ -86,7 +103,7 @@ def create_app(services: AdminServices, page: PageSources) -> RestApp:
     described = tuple(chain.from_iterable(TABLES))
     description = Description(described)
     others = (page_routes(page), docs_routes(description), description_routes(description))
-    for_brokers = chain(owner_calls.inner, unstored.inner, inner_page_routes(page))
+    for_brokers = chain(owner_calls.inner, unstored.inner, bundle_stories.inner, inner_page_routes(page))
     app = RestApp(services, chain(described, *others), inner=for_brokers)
     services.elsewhere.serve(app.inner)
     return app

@@ -57,6 +57,8 @@ class ClusterPlace:
     index: int
     shared: Addresses
     has_one_port: bool = False
+    # How many there are once all have started; 0 if that is not known.
+    brokers: int = 0
     # Set once all of them stop: nothing is handed over any more.
     all_stop: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -145,6 +147,7 @@ async def serving(
             authorizer=_authorizer(config, resources),
             one_port=place.shared if place is not None and place.has_one_port else None,
             in_cluster=place is not None,
+            brokers_expected=0 if place is None else place.brokers,
         )
         # Once it is registered, others send clients to its own ports; they wait there until it has started. The shared
         # ones are for brokers that serve.

@@ -17,7 +17,12 @@ import anabranch
 from anabranch.cli.parsing.broker_options import declare_broker
 from anabranch.cli.parsing.client_options import declare_consume, declare_produce
 from anabranch.cli.parsing.parser import Parser
-from anabranch.cli.parsing.pipeline_options import declare_backtest, declare_load_history, declare_to_parquet
+from anabranch.cli.parsing.pipeline_options import (
+    declare_backtest,
+    declare_backtest_balancer,
+    declare_load_history,
+    declare_to_parquet,
+)
 
 # The module that declares each of these, its function, and the purpose of the command.
 ADMIN: Final[Mapping[str, tuple[str, str, str]]] = {
@@ -39,6 +44,7 @@ ADMIN: Final[Mapping[str, tuple[str, str, str]]] = {
     ),
     "tenants": ("admin.tables", "declare_tenants", "list, make, change and delete tenants"),
     "clusters": ("admin.tables", "declare_clusters", "list, make, change and delete clusters"),
+    "bundles": ("admin.bundles", "declare_bundles", "show where bundles are and why, move and split them"),
     "brokers": ("admin.tables", "declare_brokers", "list brokers, and ask one how it is"),
     "schemas": ("admin.tables", "declare_schemas", "show, add, check and delete schemas of topics"),
     "writes": (
@@ -259,6 +265,15 @@ def _pipeline(commands: Commands[argparse.ArgumentParser]) -> None:
             description="Replays topics, recorded or made up, through the code that decides about splits and merges "
             "in a live broker, under several policies side by side. Says what each policy costs in segments, overload "
             "and restlessness, and which one suits which topics.",
+        )
+    )
+    declare_backtest_balancer(
+        pipelines.add_parser(
+            "backtest-balancer",
+            help="replay clusters under several settings of the load balancer",
+            description="Replays clusters, recorded or made up, through the code that decides in live brokers which "
+            "bundles move and which are split, under several settings side by side. Says what each would have moved, "
+            "and what that would have bought: brokers that are alike, and none with more to do than it can.",
         )
     )
     declare_load_history(

@@ -20,13 +20,18 @@ RecordsListener = Callable[[Mapping[str, Versioned | None]], None]
 
 
 class FollowedRecords:
-    def __init__(self, metadata: MetadataStore, prefix: str, listener: RecordsListener) -> None:
+    def __init__(
+        self, metadata: MetadataStore, prefix: str, listener: RecordsListener, *, with_itself: bool = False
+    ) -> None:
         """`listener` gets all records at first, and at each change those that were read again. It keeps what it needs
-        of them, and must not raise."""
+        of them, and must not raise. `with_itself`: the node at the prefix is a record, too, and not a folder."""
         self._metadata = metadata
         self._prefix = prefix
+        self._with_itself = with_itself
         self._listener = listener
         self._known: set[str] = set()
+        # How often all records were read, the first time included: once more after any trouble of the session.
+        self.whole_reads = 0
         self._watch: Watch | None = None
         self._following: asyncio.Task[None] | None = None
 
@@ -60,10 +65,13 @@ class FollowedRecords:
         if changes.everything:
             found = dict.fromkeys(self._known)
             found.update(await self._metadata.scan(self._prefix))
+            if self._with_itself:
+                found[self._prefix] = await self._record(self._prefix)
         else:
             found = {path: await self._record(path) for path in sorted(changes.paths)}
         self._known.difference_update(path for path, node in found.items() if node is None)
         self._known.update(path for path, node in found.items() if node is not None)
+        self.whole_reads += changes.everything
         try:
             self._listener(found)
         except Exception:

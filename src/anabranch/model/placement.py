@@ -18,7 +18,8 @@ from anabranch.model.bundles import BundleName
 _MASK: Final = 2**64 - 1
 
 
-def _key(text: str) -> int:
+def placement_key(text: str) -> int:
+    """What the scores of a bundle or a broker are made from."""
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
@@ -40,10 +41,10 @@ def placed(bundles: Sequence[BundleName], brokers: Collection[str]) -> dict[Bund
     names = sorted(brokers)
     if len(names) == 1:
         return dict.fromkeys(bundles, names[0])
-    keys = [_key(name) for name in names]
+    keys = [placement_key(name) for name in names]
     pairs = [
         (-_mixed(place ^ key), bundle, broker)
-        for bundle, place in enumerate(_key(str(one)) for one in bundles)
+        for bundle, place in enumerate(placement_key(str(one)) for one in bundles)
         for broker, key in enumerate(keys)
     ]
     pairs.sort()

@@ -1,9 +1,9 @@
 """Load history on Spark: writes the brokers' records to tables, and reads those tables for the backtest.
 
-One streaming query reads the brokers' topic and writes four tables, a folder for each day. A batch writes to a folder
-of its own below the day's (`date=2026-05-01/batch=7`), which a repeated batch replaces: Spark's log fixes the messages
-of a batch, so every record is in the tables exactly once, whatever fails. The query's checkpoint lies beside the
-tables, since each is useless without the other.
+One streaming query reads the brokers' topic and writes a table for each kind of record, a folder for each day. A batch
+writes to a folder of its own below the day's (`date=2026-05-01/batch=7`), which a repeated batch replaces: Spark's log
+fixes the messages of a batch, so every record is in the tables exactly once, whatever fails. The query's checkpoint
+lies beside the tables, since each is useless without the other.
 """
 
 from __future__ import annotations
@@ -48,12 +48,23 @@ TABLES: Final[Mapping[str, tuple[str, ...]]] = {
         "broker",
     ),
     "heartbeats": ("at", "heartbeat.*", "broker"),
+    # The load balancer's. Reports and decisions are recorded by the leader, bundles by their owner.
+    "broker_loads": ("at", "broker_load.*", "broker leader"),
+    "bundle_loads": ("at", "broker", "inline(bundle_loads.bundles)"),
+    "sheds": ("at", "shed.*", "broker leader"),
+    "moves": ("at", "moved.*", "broker leader"),
+    "bundle_splits": ("at", "bundle_split.*", "broker"),
 }
 _RECORDS: Final = {
     "loads": "load",
     "decisions": "decision",
     "consumers": "consumers",
     "heartbeats": "heartbeat",
+    "broker_loads": "broker_load",
+    "bundle_loads": "bundle_loads",
+    "sheds": "shed",
+    "moves": "moved",
+    "bundle_splits": "bundle_split",
 }
 
 
@@ -98,16 +109,18 @@ def write_batch(batch: DataFrame, number: int, output: str) -> HistoryBatch:
     batch.persist()
     try:
         known = batch.where(f.col("version") <= VERSION)
+        # A topic that only brokers of an earlier release wrote to has fewer kinds of records.
+        kinds = {table: field for table, field in _RECORDS.items() if field in batch.columns}
         counts = batch.agg(
             f.count("*").alias("all"),
             *(
                 f.count(f.when(f.col("version") <= VERSION, f.col(field))).alias(table)
-                for table, field in _RECORDS.items()
+                for table, field in kinds.items()
             ),
         ).first()
         assert counts is not None
-        found = {table: int(counts[table]) for table in TABLES}
-        for table in TABLES:
+        found = {table: int(counts[table]) for table in kinds}
+        for table in kinds:
             if found[table]:
                 _write(rows(known, table), f"{output}/{table}", number)
         return HistoryBatch(number, found, int(counts["all"]) - sum(found.values()))

@@ -60,6 +60,7 @@ class ClusterRun:
         self.faults = Faults(world)
         self.bystander = Bystander(world.cluster)
         self.plays = [play(world, self.faults) for play in PLAYS if play.kind in world.kinds]
+        self.calm_since_s = 0.0
 
     async def main(self) -> None:
         chance = self.world.chance
@@ -100,6 +101,7 @@ class ClusterRun:
         self.world.note("-- all faults end")
         await faults.end()
         self.world.report.faults = faults.count
+        self.calm_since_s = self.world.loop.time()
         await self._finish(busy, producers, readers)
 
     async def _finish(
@@ -123,9 +125,13 @@ class ClusterRun:
             self._check_time(deadline, left)
             await self.world.cluster.restart_failed()
             await asyncio.sleep(0.5)
+            self._check_bundles()
             for task in readers:
                 if task.done():
                     task.result()
+        while self._check_bundles() is not None:
+            await self.world.cluster.restart_failed()
+            await asyncio.sleep(0.5)
         await self._check_end()
         for play in self.plays:
             await play.check()
@@ -161,6 +167,19 @@ class ClusterRun:
         if record.layout.sealed:
             return f"nobody needs segments {[s.id for s in record.layout.sealed]} any more, and they are kept"
         return None
+
+    def _check_bundles(self) -> str | None:
+        """What is not yet well with the bundles of a run with the load balancer. Stuck if it should be."""
+        channel, loop, record = self.world.channel, self.world.loop, self.world.record
+        if channel is None:
+            return None
+        since_s = max(self.calm_since_s, self.world.cluster.last_start_s)
+        channel.calm_since_ms = loop.now_ms() - int((loop.time() - since_s) * 1000)
+        used = [] if record is None else [segment.topic(NAME) for segment in record.layout.active]
+        left, calm_s = channel.unsettled(used), loop.time() - since_s
+        if left is not None and calm_s > self.world.waits.until_owned_s:
+            raise Stuck(f"after {calm_s:.0f} calm seconds {left}")
+        return left
 
     def _check_time(self, deadline: float, left: str) -> None:
         if self.world.loop.time() > deadline:

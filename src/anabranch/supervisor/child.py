@@ -89,7 +89,7 @@ async def _serve_broker(orders: Orders, channel: socket.socket) -> None:
 
     stop = asyncio.Event()
     on_signals(stop)
-    place = ClusterPlace(orders.index, orders.shared, orders.config.brokers_one_port)
+    place = ClusterPlace(orders.index, orders.shared, orders.config.brokers_one_port, orders.brokers)
 
     def heard(note: Note) -> None:
         if note.is_stopping:

@@ -52,8 +52,7 @@ def encode_message_header(
     """
     number = varint(entry)
     if not redelivery_count and not batch_index_ack_set:
-        prefixes, suffix = _message_parts(consumer_id, ledger, partition, consumer_epoch)
-        prefix, size = prefixes[len(number)]
+        prefix, size, suffix = _message_parts(consumer_id, ledger, partition, consumer_epoch, len(number))
         return _SIZES(size + 4 + entry_len, size) + prefix + number + suffix
     position = b"\x08%b\x10%b%b" % (varint(ledger), number, _partition(partition))
     body = b"\x08%b\x12%c%b" % (varint(consumer_id), len(position), position)
@@ -67,22 +66,19 @@ def encode_message_header(
     return _SIZES(size + 4 + entry_len, size) + command
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _message_parts(
-    consumer_id: int, ledger: int, partition: int, consumer_epoch: int | None
-) -> tuple[tuple[tuple[bytes, int], ...], bytes]:
-    """The bytes around the entry id, equal for a whole ledger: before it (with the size of the command),
-    by how many bytes the id takes, and after it."""
+    consumer_id: int, ledger: int, partition: int, consumer_epoch: int | None, length: int
+) -> tuple[bytes, int, bytes]:
+    """The bytes around an entry id of that many bytes, equal for a whole ledger: before it, the size of the command,
+    and after it."""
     consumer = b"\x08" + varint(consumer_id)
     before = b"\x08%b\x10" % varint(ledger)
     after, epoch = _partition(partition), _epoch(consumer_epoch)
-    prefixes = []
-    for length in range(11):
-        position = len(before) + length + len(after)
-        size = len(consumer) + 2 + position + len(epoch)  # At most 57, so each length takes one byte.
-        prefix = b"\x08\x09\x4a%c%b\x12%c%b" % (size, consumer, position, before)
-        prefixes.append((prefix, size + 4))
-    return tuple(prefixes), after + epoch
+    position = len(before) + length + len(after)
+    size = len(consumer) + 2 + position + len(epoch)  # At most 57, so each length takes one byte.
+    prefix = b"\x08\x09\x4a%c%b\x12%c%b" % (size, consumer, position, before)
+    return prefix, size + 4, after + epoch
 
 
 def _partition(partition: int) -> bytes:

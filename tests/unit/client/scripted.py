@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -46,6 +48,13 @@ class Link:
 
     def cut(self) -> None:
         self._writer.transport.abort()
+
+    async def reset(self) -> None:
+        """Cuts the connection so that the client's next write fails, before its loop has noticed the end."""
+        linger = struct.pack("ii", 1, 0)
+        self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self.cut()
+        await asyncio.sleep(0)  # The socket is closed in this turn; the client hears of it in the next one.
 
     def read(self, *, is_on: bool) -> None:
         """Whether what the client sends is taken from the socket."""

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from anabranch.broker.admin.elsewhere import Elsewhere
+from anabranch.broker.balance.balancer import Balancer
+from anabranch.broker.balance.load.load_work import LoadWork
 from anabranch.broker.catalog.dynamic_config import DynamicConfig
 from anabranch.broker.catalog.hashed_owners import HashedOwners
-from anabranch.broker.catalog.owners import Owners
+from anabranch.broker.catalog.owners import Owners, SharedOwners
 from anabranch.broker.catalog.registry import BrokerRegistry
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.catalog.schemas import Schemas
@@ -51,7 +53,12 @@ class AdminServices:
     resources: Resources
     registry: BrokerRegistry
     owners: Owners
-    shared: HashedOwners | None  # The same, where several brokers share the topics.
+    shared: SharedOwners | None  # The same, where several brokers share the topics.
+    # One of these says who owns what there.
+    hashed: HashedOwners | None
+    balancer: Balancer | None
+    # What the balancer does with load; None without one.
+    load_work: LoadWork | None = None
     # The other brokers' REST.
     elsewhere: Elsewhere
     # Whether callers can reach the other brokers only through this one: it asks them instead of redirecting.

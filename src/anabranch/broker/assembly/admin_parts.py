@@ -47,6 +47,8 @@ def admin_services(
         registry=ground.registry,
         owners=ground.owners,
         shared=ground.shared,
+        hashed=ground.hashed,
+        balancer=ground.balancer,
         has_one_port=has_one_port,
         elsewhere=elsewhere,
         sign_in=clients.sign_in,

@@ -8,13 +8,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from anabranch.broker.balance.balancer import Balancer
+from anabranch.broker.balance.channel.metadata_state_log import MetadataStateLog
+from anabranch.broker.balance.leader import LeaderSettings
+from anabranch.broker.catalog.followed_bundles import FollowedBundles
 from anabranch.broker.catalog.hashed_owners import HashedOwners
-from anabranch.broker.catalog.owners import BrokerAddress, Owners, SoleOwner
+from anabranch.broker.catalog.owners import BrokerAddress, Owners, SharedOwners, SoleOwner
 from anabranch.broker.catalog.registry import BrokerRegistration, BrokerRegistry
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.catalog.schemas import Schemas
 from anabranch.broker.catalog.topic_policies import TopicPolicyStore
 from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.config.load_managers import BALANCED
 from anabranch.broker.peers.directory import RegisteredPeers, peer_id
 from anabranch.broker.peers.handshake import PeerIdentity
 from anabranch.broker.peers.link import PeerTls
@@ -43,6 +48,7 @@ class Ground:
         server_version: str,
         owners: Owners | None,
         in_cluster: bool,
+        brokers_expected: int,
     ) -> None:
         """`in_cluster`: the broker shares the topics with those that are registered in the same metadata. Else it owns
         everything, or what `owners` says."""
@@ -72,8 +78,6 @@ class Ground:
                 has_non_persistent_topics=config.enable_non_persistent_topics,
             ),
         )
-        self.shared = HashedOwners(metadata, self.registry) if in_cluster and owners is None else None
-        self.owners: Owners = owners or self.shared or SoleOwner(me)
         self.records = Records(metadata)
         self.schemas = Schemas(metadata)
         self.topic_policies = TopicPolicyStore(metadata)
@@ -90,6 +94,42 @@ class Ground:
                 config.tls_hostname_verification_enabled,
             ),
             server_version=server_version,
+        )
+        # Where several brokers share the topics, one of these says who owns what.
+        self.hashed: HashedOwners | None = None
+        self.balancer: Balancer | None = None
+        if in_cluster and owners is None:
+            if config.load_manager_class_name == BALANCED:
+                self.balancer = self._new_balancer(brokers_expected)
+            else:
+                self.hashed = HashedOwners(metadata, self.registry)
+        self.shared: SharedOwners | None = self.hashed if self.balancer is None else self.balancer.owners
+        found = self.hashed if self.balancer is None else self.balancer.owners
+        # The boundaries of all bundles, as the owners follow them.
+        self.ranges: FollowedBundles | None = None if found is None else found.bundles
+        self.owners: Owners = owners or self.shared or SoleOwner(me)
+
+    def _new_balancer(self, brokers_expected: int) -> Balancer:
+        return Balancer(
+            self.metadata,
+            self.registry,
+            self.peers,
+            self.resources,
+            lambda election: MetadataStateLog(self.metadata),
+            self.now_ms,
+            self.loop.time,
+            self._leader_settings,
+            brokers_expected=brokers_expected,
+        )
+
+    def _leader_settings(self) -> LeaderSettings:
+        config = self.current_config()
+        return LeaderSettings(
+            look_every_s=config.load_balancer_service_unit_state_monitor_interval_in_seconds,
+            in_flight_max_s=config.load_balancer_in_flight_service_unit_state_waiting_time_in_millis / 1000,
+            tombstone_s=config.load_balancer_service_unit_state_tombstone_delay_time_in_seconds,
+            changes_at_once=config.load_balancer_service_unit_state_max_concurrent_overrides,
+            stable_s=config.load_balancer_metadata_stable_seconds,
         )
 
     @property

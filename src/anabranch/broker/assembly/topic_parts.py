@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from anabranch.broker.assembly.ground import Ground
 from anabranch.broker.assembly.scalable_parts import ScalableParts
+from anabranch.broker.balance.channel.led_channel import channel_keep
+from anabranch.broker.balance.channel.system_topics import is_leaders
 from anabranch.broker.hidden_writes.records import WriteRecords
 from anabranch.broker.peers.topic_moves import CallsOfMoves, ServedMoves
 from anabranch.broker.policy.effective import LatestEffective
@@ -61,6 +63,7 @@ class TopicParts:
             part_of=self.known.part_of,
             last_word=moves.last_word,
             trim_pace=_trim_pace(ground),
+            is_of_brokers=is_leaders,
         )
         self.open = OpenTopics(
             self.services,
@@ -68,7 +71,7 @@ class TopicParts:
             ground.records,
             ground.owners,
             new_topics,
-            own_keep=lambda name: history_keep(config(), name),
+            own_keep=lambda name: channel_keep(name) or history_keep(config(), name),
             segment_opened=scalable.segment_opened,
         )
         self.hand_over = HandOver(
@@ -77,8 +80,11 @@ class TopicParts:
             ground.log,
             ground.background,
             moves.tell_open,
+            destination=None if ground.balancer is None else ground.balancer.owners.destination,
             names_owners=names_owners,
         )
+        if ground.balancer is not None:
+            ground.balancer.attach(self.hand_over)
         ServedMoves(self.hand_over).serve(ground.peers)
         self.write_upkeep = WriteUpkeep(self.open, write_records, metadata, ground.owners, config)
         self.operations = TopicOperations(

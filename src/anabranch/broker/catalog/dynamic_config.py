@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from anabranch.broker.catalog.resources import NotFound, Refused
+from anabranch.broker.config import balancer
 from anabranch.broker.config.config import FIELDS, BrokerConfig, ConfigError, changed
 from anabranch.broker.config.pulsar_settings import DYNAMIC_NAMES
 from anabranch.metadata.errors import AlreadyExists, VersionConflict
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 
 CONFIGURATION = "/admin/configuration"
 
-DYNAMIC: Final = (
+_OF_THE_BROKER: Final = (
     "activeConsumerFailoverDelayTimeMillis",
     "allowAutoSubscriptionCreation",
     "allowAutoTopicCreation",
@@ -58,6 +59,7 @@ DYNAMIC: Final = (
     "subscriptionExpirationTimeMinutes",
     "ttlDurationDefaultInSeconds",
 )
+DYNAMIC: Final = tuple(sorted((*_OF_THE_BROKER, *balancer.DYNAMIC)))
 
 
 class DynamicConfig:
@@ -98,11 +100,7 @@ class DynamicConfig:
             raise Refused(
                 f"Can't update non-dynamic configuration {name}: set it in the broker's configuration and restart"
             )
-        try:
-            changed(self._base, {name: _spelled(name, text)})
-        except ConfigError as error:
-            raise Refused(f"Invalid dynamic-config value: {error}") from None
-        await self._change(lambda values: {**values, name: text})
+        await self._change(lambda values: self._checked({**values, name: text}))
 
     async def remove(self, name: str) -> None:
         """Removes a setting: the broker's own configuration is in force again."""
@@ -112,9 +110,17 @@ class DynamicConfig:
         def without(values: Mapping[str, str]) -> dict[str, str]:
             if name not in values:
                 raise NotFound(f"{name} is not set dynamically")
-            return {key: value for key, value in values.items() if key != name}
+            return self._checked({key: value for key, value in values.items() if key != name})
 
         await self._change(without)
+
+    def _checked(self, values: dict[str, str]) -> dict[str, str]:
+        """The values, if they may be in force together."""
+        try:
+            changed(self._base, _known(values))
+        except ConfigError as error:
+            raise Refused(f"Invalid dynamic-config value: {error}") from None
+        return values
 
     async def _change(self, change: Callable[[Mapping[str, str]], dict[str, str]]) -> None:
         while True:
@@ -147,15 +153,18 @@ class DynamicConfig:
     def _learn(self, values: dict[str, str]) -> None:
         if values == self._values:
             return
-        # Another broker's release may know settings that this one does not.
-        known = {name: _spelled(name, text) for name, text in values.items() if name in DYNAMIC}
         try:
-            config = changed(self._base, known)
+            config = changed(self._base, _known(values))
         except ConfigError as error:
             log.error("dynamic settings are ignored: %s", error)
             return
         self._values = values
         self._apply(config)
+
+
+def _known(values: Mapping[str, str]) -> dict[str, str]:
+    """Those that this broker understands: the release of another one may have more."""
+    return {name: _spelled(name, text) for name, text in values.items() if name in DYNAMIC}
 
 
 def _spelled(name: str, text: str) -> str:

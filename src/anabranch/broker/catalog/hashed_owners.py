@@ -23,17 +23,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-
+from anabranch.broker.catalog.followed_bundles import FollowedBundles
 from anabranch.broker.catalog.owners import BrokerAddress, OwnersListener
 from anabranch.broker.catalog.registry import BrokerRegistration, BrokerRegistry
-from anabranch.broker.catalog.resources import NAMESPACES, NamespaceNotFound
 from anabranch.broker.errors import NotAllowedError, NotReadyError
-from anabranch.broker.policy.namespace import NamespacePolicies
-from anabranch.metadata.errors import AlreadyExists, MetadataError, VersionConflict
+from anabranch.metadata.errors import AlreadyExists, VersionConflict
 from anabranch.metadata.followed import FollowedRecords
 from anabranch.metadata.port import MetadataStore, SessionState, Versioned
-from anabranch.model.bundles import BundleName, BundleRanges
+from anabranch.model.bundles import BundleName
 from anabranch.model.names import InvalidName, NamespaceName, TopicName
 from anabranch.model.placement import placed
 
@@ -77,9 +74,8 @@ class HashedOwners:
         self._registry = registry
         self._wait_s = wait_s
         self._me = registry.me.id
-        self._spaces = FollowedRecords(metadata, NAMESPACES, self._spaces_read)
+        self.bundles = FollowedBundles(metadata, self._place)
         self._assignments = FollowedRecords(metadata, ASSIGNED, self._assignments_read)
-        self._ranges: dict[NamespaceName, BundleRanges] = {}
         self._assigned: dict[BundleName, BundleAssignment] = {}
         # The last view of the brokers that had this broker in it, and the owners that follow from it.
         self._brokers: Mapping[str, BrokerRegistration] = {}
@@ -94,7 +90,7 @@ class HashedOwners:
     # -- life
 
     async def start(self) -> None:
-        await self._spaces.start()
+        await self.bundles.start()
         await self._assignments.start()
         self._is_started = True
         self._stops.append(self._registry.on_change(self._brokers_changed))
@@ -104,15 +100,14 @@ class HashedOwners:
     async def close(self) -> None:
         for stop in self._stops:
             stop()
-        await self._spaces.close()
+        await self.bundles.close()
         await self._assignments.close()
 
     # -- questions
 
     def bundle(self, topic: TopicName) -> BundleName | None:
         """The topic's bundle; None while the boundaries of its namespace's are not known."""
-        ranges = self._ranges.get(topic.namespace)
-        return None if ranges is None else ranges.of(topic)
+        return self.bundles.of(topic)
 
     def owner(self, topic: TopicName) -> BrokerAddress | None:
         bundle = self.bundle(topic)
@@ -142,8 +137,8 @@ class HashedOwners:
             async with asyncio.timeout(self._wait_s):
                 while True:
                     if self._is_sure:
-                        if topic.namespace not in self._ranges:
-                            await self._learn(topic.namespace)
+                        if topic.namespace not in self.bundles.ranges:
+                            await self.bundles.learn(topic.namespace)
                         if (found := self.owner(topic)) is not None:
                             return found
                     told = loop.create_future()
@@ -163,17 +158,6 @@ class HashedOwners:
             and self._metadata.session.state is SessionState.CONNECTED
             and self._registry.is_registered
         )
-
-    async def _learn(self, namespace: NamespaceName) -> None:
-        """Reads a namespace of which the watch has not told yet."""
-        try:
-            found = await self._metadata.get(f"{NAMESPACES}/{namespace}", fresh=True)
-        except MetadataError as error:
-            raise NotReadyError(f"{namespace}: its bundles cannot be read: {error}") from error
-        if found is None or not found.value:
-            raise NamespaceNotFound(namespace)
-        if namespace not in self._ranges:
-            self._spaces_read({f"{NAMESPACES}/{namespace}": found})
 
     def on_change(self, callback: OwnersListener) -> Callable[[], None]:
         self._listeners.append(callback)
@@ -213,8 +197,7 @@ class HashedOwners:
         self._absent = {broker: self._absent.get(broker, now) for broker in named}
         for bundle, assignment in list(self._assigned.items()):
             is_gone = now - self._absent.get(assignment.broker, now) >= ABSENT_S
-            ranges = self._ranges.get(bundle.namespace)
-            if is_gone or ranges is None or ranges.bundle(bundle.namespace, bundle.range) is None:
+            if is_gone or not self.bundles.has(bundle):
                 try:
                     await self._metadata.delete(assignment_path(bundle), if_version=assignment.version)
                 except VersionConflict:
@@ -222,26 +205,6 @@ class HashedOwners:
                 log.info("%s: its assignment to %s is dropped", bundle, assignment.broker)
 
     # -- what is read
-
-    def _spaces_read(self, records: Mapping[str, Versioned | None]) -> None:
-        changed: dict[NamespaceName, BundleRanges | None] = {}
-        for path, node in records.items():
-            namespace = _namespace(path)
-            if namespace is None:
-                continue
-            try:
-                ranges = None if node is None else NamespacePolicies.decode(node.value).bundles.ranges
-            except (msgspec.MsgspecError, ValueError) as error:
-                log.warning("%s: the policies cannot be read, its bundles stay as they were: %s", path, error)
-                continue
-            if self._ranges.get(namespace) != ranges:
-                changed[namespace] = ranges
-        for namespace, ranges in changed.items():
-            if ranges is None:
-                self._ranges.pop(namespace, None)
-            else:
-                self._ranges[namespace] = ranges
-        self._place(changed)
 
     def _assignments_read(self, records: Mapping[str, Versioned | None]) -> None:
         changed: set[NamespaceName] = set()
@@ -269,7 +232,7 @@ class HashedOwners:
             for broker, found in self._brokers.items()
             if broker in before and before[broker].address != found.address
         }
-        self._place(self._ranges, moved)
+        self._place(self.bundles.ranges, moved)
 
     def _place(self, namespaces: Iterable[NamespaceName], moved: Iterable[str] = ()) -> None:
         """Computes the owners in these namespaces again and tells of those that changed, and of those of brokers that
@@ -297,7 +260,7 @@ class HashedOwners:
                 callback(told)
 
     def _owners_in(self, namespace: NamespaceName, able: list[str]) -> dict[str, str]:
-        ranges = self._ranges.get(namespace)
+        ranges = self.bundles.ranges.get(namespace)
         if ranges is None:
             return {}
         found = {bundle.range: owner for bundle, owner in placed(ranges.bundles(namespace), able).items()}
@@ -314,11 +277,3 @@ class HashedOwners:
         for waiting in list(self._waiting):
             if not waiting.done():
                 waiting.set_result(None)
-
-
-def _namespace(path: str) -> NamespaceName | None:
-    """The namespace of that path; None for a tenant's folder."""
-    try:
-        return NamespaceName.parse(path.removeprefix(NAMESPACES + "/"))
-    except InvalidName:
-        return None

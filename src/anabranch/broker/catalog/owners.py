@@ -83,6 +83,22 @@ class Owners(Protocol):
         ...
 
 
+class SharedOwners(Owners, Protocol):
+    """Owners where several brokers share the topics."""
+
+    def bundle(self, topic: TopicName) -> BundleName | None:
+        """The topic's bundle; None while the boundaries of its namespace's are not known."""
+        ...
+
+    def owner_of(self, bundle: BundleName) -> BrokerAddress | None:
+        """The broker that serves the bundle; None while none is known, or while the bundle moves."""
+        ...
+
+    def owned_by(self, broker: str) -> list[BundleName]:
+        """The bundles that the broker of that id owns, sorted."""
+        ...
+
+
 class ServedElsewhere(NotReadyError):
     """Another broker serves the topic. Clients look it up again; the REST redirects to that broker."""
 

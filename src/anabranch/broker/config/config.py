@@ -17,8 +17,9 @@ from typing import Any, Final, Literal, get_args, get_origin
 
 import msgspec
 
-from anabranch.broker.config import listeners, units
+from anabranch.broker.config import balancer, listeners, units
 from anabranch.broker.config import unknown as unknown_settings
+from anabranch.broker.config.balancer import BalancerConfig
 from anabranch.broker.config.choices import BUNDLES_MAX, QuotaAction, Strategy
 from anabranch.broker.config.sources import (
     DEFAULT,
@@ -29,26 +30,16 @@ from anabranch.broker.config.sources import (
     from_environment,
     from_file,
 )
+from anabranch.broker.config.spelling import spelled
 
 __all__ = ["FIELDS", "BrokerConfig", "ConfigError", "Loaded", "changed", "load", "loaded"]
 
 MIB = 1 << 20
 GIB = 1 << 30
 
-_ABBREVIATIONS = {"_in_mb": "InMB", "_in_gb": "InGB"}
 
-
-def _spelled(name: str) -> str:
-    """The name as users write it: `maxMessageSize` for `max_message_size`."""
-    for tail, replacement in _ABBREVIATIONS.items():
-        if name.endswith(tail):
-            return _spelled(name.removesuffix(tail)) + replacement
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
-
-
-class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, forbid_unknown_fields=True):
-    """Every setting; `spelled` returns them under the names that users write.
+class BrokerConfig(BalancerConfig, frozen=True, kw_only=True, rename=spelled, forbid_unknown_fields=True):
+    """Every setting; `spelled` returns them under the names that users write. Those of the load balancer are inherited.
 
     0 means "no limit" where a limit is counted, as in Pulsar.
     """
@@ -318,7 +309,10 @@ def _masked(value: Any) -> Any:
     return value if not value or str(value).startswith("file:") else "*****"
 
 
-FIELDS = {field.encode_name: field for field in msgspec.structs.fields(BrokerConfig)}
+_INHERITED = len(msgspec.structs.fields(BalancerConfig))
+_ALL = msgspec.structs.fields(BrokerConfig)
+# The balancer's last.
+FIELDS = {field.encode_name: field for field in (*_ALL[_INHERITED:], *_ALL[:_INHERITED])}
 _FOLDED = {name.lower(): name for name in FIELDS}
 
 # Other spellings of the same setting, folded, and the factor between their units.
@@ -326,6 +320,7 @@ _ALIASES = {
     "managedledgercachesizemb": "logCacheBytes",
     "maxmessagepublishbuffersizeinmb": "maxPendingPublishBytes",
     "scalabletopicsenabled": "scalableTopicEnabled",
+    **balancer.ALIASES,
 }
 _SCALES = {"managedledgercachesizemb": MIB, "maxmessagepublishbuffersizeinmb": MIB}
 
@@ -354,6 +349,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     ),
     "loadHistoryRateChangeThreshold": units.fraction,
     "brokers": units.brokers,
+    **balancer.READERS,
 }
 # Pulsar's own names of durations include their unit.
 _ALIASES |= {f"{name}Seconds".lower(): name for name in _DURATIONS}
@@ -390,6 +386,7 @@ _AT_LEAST: Mapping[str, float] = {
     "scalableTopicMinSegments": 1,
     "defaultRetentionTimeInMinutes": -1,
     "defaultRetentionSizeInMB": -1,
+    **balancer.AT_LEAST,
 }
 _AT_MOST: Mapping[str, float] = {
     "logRetainedDiskShare": 1,
@@ -404,6 +401,7 @@ _AT_MOST: Mapping[str, float] = {
     "maxMessageSize": 1 * GIB,
     "defaultNumberOfNamespaceBundles": BUNDLES_MAX,
     "scalableTopicDefaultSegments": 4096,
+    **balancer.AT_MOST,
 }
 
 
@@ -546,5 +544,7 @@ def _check(found: Loaded) -> None:
         listeners.read(filled, config.internal_listener_name)
     except ValueError as error:
         raise ConfigError(f"advertisedListeners: {error}") from None
+    if (wrong := balancer.problem(config)) is not None:
+        raise ConfigError(wrong)
     if config.data_dir == "":
         raise ConfigError("dataDir is empty: name a folder")

@@ -227,4 +227,70 @@ _SCALABLE: Final = {
     ),
 }
 
-METRICS: Final = {**_TOPICS, **_UPKEEP, **_SUBSCRIPTIONS, **_CLIENTS, **_BROKER, **_LOG, **_SCALABLE}
+_BALANCER: Final = {
+    "pulsar_lb_cpu_usage": _gauge("The share of its core that the event loop uses, in percent"),
+    "pulsar_lb_memory_usage": _gauge("The process's share of the memory that it can have, in percent"),
+    "pulsar_lb_directMemory_usage": _gauge("The share of maxPendingPublishBytes in use, in percent"),
+    "pulsar_lb_bandwidth_in_usage": _gauge("The share of the network that publishing uses, in percent"),
+    "pulsar_lb_bandwidth_out_usage": _gauge("The share of the network that consuming uses, in percent"),
+    "anabranch_balancer_disk_usage": _gauge("The share of the disk's speed that the log uses, in percent"),
+    "pulsar_lb_resource_usage": _gauge(
+        "The load of the broker, 1 for a resource in full use: the largest share, and its moving average"
+    ),
+    "pulsar_lb_resource_usage_stats": _gauge(
+        "Mean and standard deviation of the loads of all brokers, at the leader"
+    ),
+    "pulsar_lb_unload_broker_total": _counter("Brokers that gave bundles, each once in a round of shedding"),
+    "pulsar_lb_unload_bundle_total": _counter("Bundles that were unloaded or transferred"),
+    "pulsar_lb_unload_broker_breakdown_total": _counter(
+        "Decisions to unload or transfer a bundle, or not to, by result and reason"
+    ),
+    "pulsar_lb_bundles_split_total": _counter("Bundles that were split"),
+    "pulsar_lb_bundles_split_breakdown_total": _counter("Splits of bundles, by result and reason"),
+    "pulsar_lb_assign_broker_breakdown_total": _counter("Assignments of bundles to brokers, by result"),
+    "pulsar_lb_unload_latency_ms": Metric("histogram", "A move, at the bundle's source, until it is over"),
+    "pulsar_lb_assign_latency_ms": Metric("histogram", "A move, at the bundle's destination"),
+    "pulsar_lb_release_latency_ms": Metric("histogram", "Closing the topics of a bundle, at its source"),
+    "pulsar_lb_disconnect_latency_ms": Metric(
+        "histogram", "From closed topics to another owner, at the bundle's source"
+    ),
+    "pulsar_sunit_state_chn_owner_lookup_total": _counter(
+        "Lookups of the owner of a bundle, by the bundle's state; all, and those that failed"
+    ),
+    "pulsar_sunit_state_chn_event_publish_ops_total": _counter(
+        "Changes of bundles that this broker wrote, by kind; all, and those that failed"
+    ),
+    "pulsar_sunit_state_chn_subscribe_ops_total": _counter(
+        "Changes of bundles that this broker read, by kind"
+    ),
+    "pulsar_sunit_state_chn_cleanup_ops_total": _counter("Repairs of bundles that failed"),
+    "pulsar_sunit_state_chn_orphan_su_cleanup_ops_total": _counter(
+        "Bundles that the leader gave another owner"
+    ),
+    "pulsar_sunit_state_chn_su_tombstone_cleanup_ops_total": _counter(
+        "States of freed or deleted bundles that the leader removed"
+    ),
+    "pulsar_sunit_state_chn_owned_su_total": _gauge("Bundles that this broker owns"),
+    "anabranch_bundle_states": _gauge("Bundles of the cluster, by their state"),
+    "anabranch_bundle_lookups_waiting": _gauge("Lookups that wait for the owner of a bundle"),
+    "anabranch_bundle_lookup_wait_seconds": Metric("histogram", "How long lookups waited for an owner"),
+    "anabranch_bundle_channel_lag_seconds": _gauge("How long this broker has heard nothing of the channel"),
+    "anabranch_bundle_channel_following": _gauge("1 while this broker follows the channel to its end"),
+    "anabranch_bundle_changes_rejected_total": _counter("Changes in the channel that came too late to count"),
+    "anabranch_bundle_repairs_total": _counter("What the leader repaired, by kind"),
+    "anabranch_balancer_leading": _gauge("1 at the broker that leads the balancer"),
+    "anabranch_balancer_term": _gauge("The newest term of a leader that the channel has shown"),
+    "anabranch_balancer_safe_mode": _gauge("1 while nothing is moved or repaired: the metadata is in doubt"),
+    "anabranch_balancer_load_reports_total": _counter("Load reports to the leader: sent, not due, or failed"),
+}
+
+METRICS: Final = {
+    **_TOPICS,
+    **_UPKEEP,
+    **_SUBSCRIPTIONS,
+    **_CLIENTS,
+    **_BROKER,
+    **_LOG,
+    **_SCALABLE,
+    **_BALANCER,
+}

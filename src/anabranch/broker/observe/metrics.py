@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-import sys
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from typing import Protocol
 
@@ -19,9 +18,11 @@ from anabranch.broker.non_persistent.subscription import NonPersistentSubscripti
 from anabranch.broker.non_persistent.topic import NonPersistentTopic
 from anabranch.broker.non_persistent.topics import NonPersistentTopics
 from anabranch.broker.observe.metric_names import WRITE_LATENCIES
+from anabranch.broker.observe.metrics_balancer import MeasuredBalancer, add_balancer
 from anabranch.broker.observe.metrics_page import Page, escaped
 from anabranch.broker.observe.metrics_upkeep import UpkeepLines
 from anabranch.broker.runtime.loop_watch import TurnTimes
+from anabranch.broker.runtime.machine import resident_bytes
 from anabranch.broker.security.sign_in_counts import SignInCounts
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.topic import Topic
@@ -114,20 +115,22 @@ class MeasuredBroker(Protocol):
     def publish_times(self) -> Recent: ...
 
 
-async def render(broker: MeasuredBroker) -> AsyncIterator[bytes]:
-    """The page in pieces; yields to the event loop between them."""
-    for piece in (await _gather(broker)).pieces():
+async def render(broker: MeasuredBroker, balancer: MeasuredBalancer | None = None) -> AsyncIterator[bytes]:
+    """The page in pieces; yields to the event loop between them. Without `balancer` bundles are assigned by hash."""
+    for piece in (await _gather(broker, balancer)).pieces():
         yield piece
         await asyncio.sleep(0)
 
 
-async def _gather(broker: MeasuredBroker) -> Page:
+async def _gather(broker: MeasuredBroker, balancer: MeasuredBalancer | None) -> Page:
     page = Page()
     cluster = f'cluster="{escaped(broker.config.cluster_name)}"'
     await _add_topics(page, cluster, broker)
     await _add_scalable(page, cluster, broker)
     _add_broker(page, cluster, broker)
     _add_log(page, cluster, broker)
+    if balancer is not None:
+        await add_balancer(page, cluster, balancer)
     return page
 
 
@@ -430,14 +433,3 @@ def _open_files() -> dict[str, float]:
         return {"process_open_fds": len(os.listdir("/proc/self/fd"))}
     except OSError:
         return {}
-
-
-def resident_bytes() -> int:
-    """The present memory use; the peak, where the system reports only that."""
-    try:
-        with open("/proc/self/statm", "rb") as statm:
-            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        # Kilobytes everywhere except on macOS.
-        scale = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale

@@ -22,6 +22,7 @@ from anabranch.broker.admin.http.parameters import Role
 from anabranch.broker.admin.http.request import HttpRequest
 from anabranch.broker.admin.http.routes import Routes
 from anabranch.broker.security.rights import NotAuthorizedError, Rights
+from anabranch.broker.ui.cluster import Traffic, cluster_json, cluster_part
 from anabranch.broker.ui.joined import from_leader, joined, river_part
 from anabranch.broker.ui.overview import Names, overview_json, overview_part
 from anabranch.broker.ui.river import classic_json, topic_json
@@ -53,13 +54,17 @@ _DATA_HEADERS: Final = HEADERS | {"Cache-Control": "no-store"}
 
 def page_routes(sources: PageSources) -> Routes:
     routes = Routes("", tag="page", needs=Needs.NOTHING, domain=Domain.TOPIC, is_described=False)
-    names = Names()
+    names, traffic = Names(), Traffic()
 
     @routes.get("/ui/api/overview", needs=Needs.ROUTE)
     async def overview(
         role: Role, since: Since = 0, q: Annotated[str, msgspec.Meta(max_length=200)] = ""
     ) -> HttpAnswer:
         return _shown(await overview_json(sources, names, role, since, q.strip()))
+
+    @routes.get("/ui/api/cluster", needs=Needs.ROUTE)
+    async def cluster(role: Role, since: Since = 0) -> HttpAnswer:
+        return _shown(await cluster_json(sources, traffic, role, since))
 
     @routes.get("/ui/api/topics/{tenant}/{namespace}/{topic:path}", needs=Needs.ROUTE)
     async def topic(
@@ -92,7 +97,12 @@ def page_routes(sources: PageSources) -> Routes:
 def inner_page_routes(sources: PageSources) -> Routes:
     """What other brokers ask for their pages."""
     routes = Routes("/inner/ui", needs=Needs.NOTHING, domain=Domain.TOPIC, is_described=False)
-    names = Names()
+    names, traffic = Names(), Traffic()
+
+    @routes.get("/cluster")
+    async def cluster(first: bool = False) -> HttpAnswer:
+        part = await cluster_part(sources, traffic, is_first=first)
+        return HttpAnswer(msgspec.msgpack.encode(part), MEDIA)
 
     @routes.get("/overview")
     async def overview(since: Since = 0, q: str = "") -> HttpAnswer:

@@ -18,10 +18,10 @@ from anabranch.broker.admin.elsewhere import InnerRequest
 from anabranch.broker.admin.http.large import in_turns
 from anabranch.broker.catalog.owners import BrokerAddress
 from anabranch.broker.catalog.resources import ResourceError
-from anabranch.broker.observe.metrics import resident_bytes
+from anabranch.broker.runtime.machine import resident_bytes
 from anabranch.broker.scalable.load.auto_policy import applied
 from anabranch.broker.security.rights import NotAuthorizedError
-from anabranch.broker.ui.parts import BrokerLoad, OverviewPart, TopicPart, most
+from anabranch.broker.ui.parts import BrokerFigures, OverviewPart, TopicPart, most
 from anabranch.broker.ui.recorder import Total, Totals, shown_name
 from anabranch.broker.ui.sources import PageSources
 from anabranch.broker.ui.sums import back, summed
@@ -179,9 +179,9 @@ async def overview_part(sources: PageSources, names: Names, since_ms: int, wante
     return OverviewPart(own_load(sources), _segments(sources), _rounded(sources, since_ms), topics)
 
 
-def own_load(sources: PageSources) -> BrokerLoad:
+def own_load(sources: PageSources) -> BrokerFigures:
     latest = sources.recorder.broker_totals.latest
-    return BrokerLoad(
+    return BrokerFigures(
         len(sources.connections),
         resident_bytes(),
         round(sources.lag_s(), 4),
@@ -218,14 +218,14 @@ async def _readable(sources: PageSources, role: str, names: Iterable[TopicName])
     found = []
     async for name in in_turns(names):
         if name.namespace not in whole:
-            whole[name.namespace] = await _may(sources, role, name.namespace)
+            whole[name.namespace] = await may_administer(sources, role, name.namespace)
         is_asked = not whole[name.namespace] and not sources.rights.go_by_tenant
-        if whole[name.namespace] or (is_asked and await _may(sources, role, name)):
+        if whole[name.namespace] or (is_asked and await may_administer(sources, role, name)):
             found.append(name)
     return found
 
 
-async def _may(sources: PageSources, role: str, where: NamespaceName | TopicName) -> bool:
+async def may_administer(sources: PageSources, role: str, where: NamespaceName | TopicName) -> bool:
     try:
         await sources.rights.administer(role, where)
     except NotAuthorizedError:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 
-class BrokerLoad(msgspec.Struct, frozen=True):
+class BrokerFigures(msgspec.Struct, frozen=True):
     connections: int
     memory: int
     # How late the event loop was when that was last measured, in seconds.
@@ -31,10 +31,32 @@ class TopicPart(msgspec.Struct, frozen=True):
 
 
 class OverviewPart(msgspec.Struct, frozen=True):
-    load: BrokerLoad
+    load: BrokerFigures
     segments: int
     totals: list[list[float]]
     topics: dict[str, TopicPart]
+
+
+class BundleTraffic(msgspec.Struct, frozen=True, array_like=True):
+    """What flows through one bundle at its owner."""
+
+    bundle: str
+    msg_rate_in: float
+    msg_rate_out: float
+    throughput: float
+    topics: int
+    sessions: int
+
+
+class ClusterPart(msgspec.Struct, frozen=True):
+    """What one broker adds to the page of the cluster."""
+
+    figures: BrokerFigures
+    bundles: list[BundleTraffic]
+    # Changes that it has read from the channel, each with the name of its bundle, for a page that has just been opened.
+    changes: list[tuple[str, bytes]] = []
+    # The last decision of its shedder about no bundle in particular; of the leader's alone.
+    shedding: dict[str, Any] | None = None
 
 
 class RiverPart(msgspec.Struct, frozen=True):

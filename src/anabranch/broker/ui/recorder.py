@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
+from weakref import ref
 
 from anabranch.broker.topic.topic import Topic
 from anabranch.broker.ui.memory import LayoutMemory
@@ -141,7 +142,8 @@ class Recorder:
         self._samples_max = samples_max
         self._topics: dict[TopicName, Totals] = {}
         self._count = 0
-        self._counted: dict[Topic, _Counted] = {}
+        # Topics that are closed before the next round are not kept in memory until then.
+        self._counted: dict[ref[Topic], _Counted] = {}
         # By the name that users know: how many are open, and the backlog of all of them.
         self._open: Counter[TopicName] = Counter()
         self._backlogs: Counter[TopicName] = Counter()
@@ -183,7 +185,7 @@ class Recorder:
             backlog = 0
             if topic.subscriptions:
                 backlog = sum(s.backlog() for s in topic.subscriptions.values() if not s.is_drained)
-            known = self._counted.get(topic)
+            known = self._counted.get(ref(topic))
             if known is None:
                 known = self._opened(name, topic)
             elif known.counters == counters and known.backlog == backlog:
@@ -193,12 +195,12 @@ class Recorder:
             moved[known.shown] = [one + more for one, more in zip(sums, flowed, strict=True)]
             self._backlogs[known.shown] += backlog - known.backlog
             known.counters, known.backlog = counters, backlog
-        for topic in self._counted.keys() - set(loaded.values()):
-            self._gone(self._counted.pop(topic))
+        for gone in self._counted.keys() - set(map(ref, loaded.values())):
+            self._gone(self._counted.pop(gone))
         return {shown: amounts for shown, amounts in moved.items() if self._open[shown]}
 
     def _opened(self, name: TopicName, topic: Topic) -> _Counted:
-        known = self._counted[topic] = _Counted(shown_name(name))
+        known = self._counted[ref(topic)] = _Counted(shown_name(name))
         self._open[known.shown] += 1
         self._closed.pop(known.shown, None)
         return known

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
 
 from anabranch.broker.admin.elsewhere import Elsewhere
-from anabranch.broker.catalog.owners import Owners
+from anabranch.broker.balance.balancer import Balancer
+from anabranch.broker.catalog.followed_bundles import FollowedBundles
+from anabranch.broker.catalog.owners import Owners, SharedOwners
 from anabranch.broker.catalog.registry import BrokerRegistry
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.config.config import BrokerConfig
@@ -38,6 +40,9 @@ class PageSources:
     scalable: ScalableTopics | None
     scaling: BrokerScaling | None
     owners: Owners
+    shared: SharedOwners | None  # The same, where several brokers share the topics.
+    ranges: FollowedBundles | None  # The bundles that there are, in the same case.
+    balancer: Balancer | None
     # The other brokers' REST.
     elsewhere: Elsewhere
 

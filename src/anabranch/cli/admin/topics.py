@@ -110,6 +110,8 @@ def _classic(arguments: argparse.Namespace, url: str, name: TopicName) -> None:
             )
             peek.show(url, entries, is_json=arguments.json)
             return
+        case "unload" if arguments.dest:
+            call(url, "PUT", f"{path}/unload?destinationBroker={quote(arguments.dest, safe='')}")
         case "grant-permission":
             call(url, "POST", f"{path}/permissions/{quote(arguments.role, safe='')}", arguments.actions)
         case "revoke-permission":

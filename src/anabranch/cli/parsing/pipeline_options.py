@@ -78,6 +78,68 @@ def declare_backtest(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def declare_backtest_balancer(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(module="pipelines.pipeline", pipeline="pipelines.backtest_balancer")
+    what = parser.add_argument_group("what is replayed")
+    what.add_argument(
+        "--kind",
+        action="append",
+        metavar="KIND",
+        help="synthetic clusters of this kind: skewed, reversed, diurnal, hot-bundle or brokers; may be repeated "
+        "(default: each)",
+    )
+    for name, kind, usual, text in (
+        ("--clusters", int, 1, "… so many of each kind"),
+        ("--brokers", int, 16, "… with so many brokers"),
+        ("--bundles", int, 1600, "… and so many bundles together"),
+        ("--hours", float, 2.0, "… over so many hours"),
+        ("--seed", int, 0, "… the same ones for the same seed"),
+    ):
+        what.add_argument(
+            name, type=kind, default=usual, metavar=name[2].upper(), help=f"{text} (default: {usual:g})"
+        )
+    what.add_argument(
+        "--history",
+        metavar="PATH",
+        help="a recorded cluster instead, as `pipeline load-history` writes it",
+    )
+    how = parser.add_argument_group("under what")
+    how.add_argument(
+        "--policy",
+        action="append",
+        default=[],
+        metavar="NAME:KEY=VALUE,…",
+        help="settings of the load balancer, by where they differ from the defaults, as in "
+        "calm:loadBalancerSheddingConditionHitCountThreshold=5; NAME:simple is the placement by hash; may be repeated "
+        "(default: simple, the defaults, and one that sheds at once)",
+    )
+    how.add_argument(
+        "--move-ms", type=int, default=1_000, metavar="MS", help="how long a move takes (default: 1000)"
+    )
+    how.add_argument(
+        "--pause-ms",
+        type=int,
+        default=200,
+        metavar="MS",
+        help="how long each topic of a bundle that moves is not served (default: 200)",
+    )
+    where = parser.add_argument_group("where")
+    where.add_argument(
+        "--output",
+        required=True,
+        metavar="DIR",
+        help="folder for the tables, which must not exist yet; or a URL that Spark can write to",
+    )
+    where.add_argument("--master", metavar="URL", help="of Spark (default: all cores of this machine)")
+    where.add_argument(
+        "--conf",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of Spark; may be repeated",
+    )
+
+
 def declare_to_parquet(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(module="pipelines.pipeline", pipeline="pipelines.to_parquet")
     what = parser.add_argument_group("which topics")

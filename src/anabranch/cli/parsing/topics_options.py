@@ -17,7 +17,6 @@ PLAIN = (
     ("partitions", "show how many partitions a classic topic has; 0 if it is not partitioned"),
     ("properties", "show a topic's properties"),
     ("last-message-id", "show the id of a classic topic's last message"),
-    ("unload", "close a classic topic; its clients come back and open it again"),
     ("terminate", "end a classic topic: it accepts no more messages, for good"),
     ("truncate", "delete what a classic topic holds, read or not, and keep its subscriptions"),
     (
@@ -66,6 +65,11 @@ def declare_topics(parser: argparse.ArgumentParser) -> None:
     _messages(action)
     for name, help in PLAIN:
         action(name, help)
+    action("unload", "close a classic topic; its clients come back and open it again").add_argument(
+        "--dest",
+        metavar="HOST:PORT",
+        help="move the topic's whole bundle to this broker, as `brokers list` names it",
+    )
     grant = action("grant-permission", "let a role do something with a topic")
     grant.add_argument("role", help="as tokens and certificates name it")
     grant.add_argument(

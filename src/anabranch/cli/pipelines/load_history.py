@@ -1,7 +1,7 @@
 """`anabranch pipeline load-history`: the brokers' own records of loads, decisions and consumers, as Parquet tables.
 
-Its folder then has `loads`, `decisions`, `consumers` and `heartbeats`, each once it has rows, and the position where
-the next run continues.
+Its folder then has `loads`, `decisions`, `consumers`, `heartbeats` and the balancer's tables, each once it has rows;
+and the position where the next run continues.
 """
 
 from __future__ import annotations
@@ -38,6 +38,11 @@ _NAMES: Final = {
     "decisions": ("decision", "decisions"),
     "consumers": ("change of consumers", "changes of consumers"),
     "heartbeats": ("heartbeat", "heartbeats"),
+    "broker_loads": ("report of a broker", "reports of brokers"),
+    "bundle_loads": ("record of bundles", "records of bundles"),
+    "sheds": ("decision about shedding", "decisions about shedding"),
+    "moves": ("move by hand", "moves by hand"),
+    "bundle_splits": ("decision about a bundle", "decisions about bundles"),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections import deque
@@ -159,8 +160,9 @@ class SegmentProducer:
         self._sent = max(self._sent, run.last)
         self._owner.topics_written.add(self._topic)
         self._flying.append((run, len(frames)))
-        # A closing connection reports its loss soon, and then the lane is sent again.
-        if not attached.connection.is_closed:
+        # A closing connection reports its loss soon, and then the lane is sent again. It may close with any of the
+        # chunks of a message.
+        with contextlib.suppress(ConnectionLost):
             for pieces in frames:
                 attached.connection.write_pieces(pieces)
 

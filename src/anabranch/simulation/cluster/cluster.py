@@ -12,14 +12,18 @@ import random
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
+from msgspec.structs import replace
+
 from anabranch.broker.broker import Broker
 from anabranch.broker.catalog.owners import broker_id
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.config.load_managers import BALANCED, METADATA
 from anabranch.broker.policy.namespace import ClusterRecord as ClusterData
 from anabranch.errors import AnabranchError
 from anabranch.metadata.port import SessionState
 from anabranch.model.position import Incarnation
+from anabranch.simulation.cluster.balance_sabotage import corrupt_balancer
 from anabranch.simulation.cluster.node import PORT, Node
 from anabranch.simulation.cluster.sabotage import BAD_LOGS, OldReads, Sabotage, corrupt
 from anabranch.simulation.machine.disk import DiskWeather, SlowLog
@@ -42,6 +46,16 @@ CONFIG: Final = BrokerConfig(
     broker_delete_inactive_topics_frequency_seconds=1,
     connection_write_buffer_bytes=64 * 1024,
     max_message_size=16 * 1024,
+)
+# With the load balancer. Its waits are short, so that repairs happen within a run.
+BALANCED_CONFIG: Final = replace(
+    CONFIG,
+    load_manager_class_name=BALANCED,
+    load_manager_service_unit_state_table_view_class_name=METADATA,
+    load_balancer_in_flight_service_unit_state_waiting_time_in_millis=6_000,
+    load_balancer_service_unit_state_monitor_interval_in_seconds=2,
+    load_balancer_service_unit_state_tombstone_delay_time_in_seconds=10,
+    load_balancer_metadata_stable_seconds=4,
 )
 
 
@@ -72,6 +86,8 @@ class Cluster:
         self.seed = chance.getrandbits(64)
         self.weather = StoreWeather()
         self.disks = DiskWeather()
+        # When a broker last came up, by the loop's time.
+        self.last_start_s = 0.0
 
     @property
     def up(self) -> list[Node]:
@@ -108,6 +124,7 @@ class Cluster:
             if host.is_dead:
                 return  # The broker was killed while it started.
             node.is_up = True
+            self.last_start_s = self.loop.time()
             self.note(f"{node} is up")
             return
 
@@ -141,6 +158,7 @@ class Cluster:
         )
         if self._sabotage:
             corrupt(broker, self._sabotage)
+            corrupt_balancer(broker, self._sabotage)
         await broker.start()
         node.broker = broker
         await self.loop.create_server(broker.new_session, node.name, PORT)

@@ -30,6 +30,25 @@ class Sabotage(Enum):
     BELIEVE_OLD_READS = "brokers ask for fresh reads and get old ones"
     KNOW_LAST_OWNER = "a log does not learn of the ledgers that owners before a topic's last one wrote"
     SHOW_LOSERS = "owners show every attempt of a batch that is decided"
+    LAST_CHANGE_WINS = "the bundle state channel takes every change, valid or not"
+    OBEY_OLD_LEADERS = "the bundle state channel takes changes of leaders that were replaced"
+    OBEY_FORMER_RUN = "a broker acts on states of bundles that name an earlier start of it"
+    CUT_FIRST = "a split changes the boundaries before its children are in the channel"
+    ACT_BEFORE_STORED = "a broker acts on its own changes of bundles before they are stored"
+    LEAVE_ORPHANS = "the leader leaves bundles of brokers that are gone as they are"
+
+
+# Those that only a run with the load balancer can show.
+OF_THE_BALANCER: Final = frozenset(
+    (
+        Sabotage.LAST_CHANGE_WINS,
+        Sabotage.OBEY_OLD_LEADERS,
+        Sabotage.OBEY_FORMER_RUN,
+        Sabotage.CUT_FIRST,
+        Sabotage.ACT_BEFORE_STORED,
+        Sabotage.LEAVE_ORPHANS,
+    )
+)
 
 
 class LyingOwner(SegmentOwner):

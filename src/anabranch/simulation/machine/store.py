@@ -17,6 +17,7 @@ from typing import TypeVar
 from anabranch.metadata.embedded import EmbeddedStore, LocalSession
 from anabranch.metadata.errors import StoreUnavailable
 from anabranch.metadata.memory import MemoryMetadata
+from anabranch.metadata.paths import below
 from anabranch.metadata.port import SessionState, Versioned
 from anabranch.metadata.watches import MergingWatch
 from anabranch.simulation.machine.followers import Follower, Past
@@ -32,6 +33,7 @@ class StoreWeather:
     delay_max_s: float = 0.003
     silent_before: float = 0.0  # The chance that a call is lost on its way,
     silent_after: float = 0.0  # … or that its answer is lost.
+    read_only: str = ""  # Nothing is written below this path.
 
 
 class WatchedMetadata(MemoryMetadata):
@@ -142,6 +144,15 @@ class Store:
 
         return await self._call(done)
 
+    async def _write(self, path: str, call: Callable[[], Awaitable[T]]) -> T:
+        async def written() -> T:
+            read_only = self._weather.read_only
+            if read_only and path.startswith(below(read_only)):
+                raise StoreUnavailable("the store takes no writes there")
+            return await call()
+
+        return await self._up_to_date(written)
+
     async def get(self, path: str, *, fresh: bool = False) -> Versioned | None:
         if fresh:
             return await self._up_to_date(lambda: self.inner.get(path))
@@ -151,13 +162,13 @@ class Store:
         return await self.get(path) is not None
 
     async def create(self, path: str, value: bytes, *, ephemeral: bool = False) -> Versioned:
-        return await self._up_to_date(lambda: self.inner.create(path, value, ephemeral=ephemeral))
+        return await self._write(path, lambda: self.inner.create(path, value, ephemeral=ephemeral))
 
     async def put(self, path: str, value: bytes, *, if_version: int | None = None) -> Versioned:
-        return await self._up_to_date(lambda: self.inner.put(path, value, if_version=if_version))
+        return await self._write(path, lambda: self.inner.put(path, value, if_version=if_version))
 
     async def delete(self, path: str, *, if_version: int | None = None) -> bool:
-        return await self._up_to_date(lambda: self.inner.delete(path, if_version=if_version))
+        return await self._write(path, lambda: self.inner.delete(path, if_version=if_version))
 
     async def children(self, path: str) -> list[str]:
         return await self._read(lambda: self.inner.children(path), lambda follower: follower.children(path))

@@ -93,6 +93,9 @@ class Play:
         raise TimeoutError(f"nobody owns {name}")
 
     async def ask_owner(self, name: TopicName, call: Callable[[Broker], Awaitable[T]]) -> T:
+        """As an operator does: looks the owner up at any broker, and asks it."""
+        if self.world.channel is not None:
+            await workload.ask(self.world, lambda broker: broker.owners.resolve(name))
         return await self.world.cluster.ask(self.owner(name), call, workload.ASK_MAX_S)
 
     async def make_topic(self, name: TopicName) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Final
 
-from anabranch.broker.admin.namespaces.bundles import split, unload
+from anabranch.broker.admin.namespaces.moved_bundles import split, unload
 from anabranch.broker.broker import Broker
 from anabranch.broker.catalog.owners import broker_id
 from anabranch.errors import AnabranchError
@@ -16,6 +16,7 @@ from anabranch.simulation.cluster.node import Node
 from anabranch.simulation.machine.loop import context_of
 from anabranch.simulation.machine.network import CALM, Weather
 from anabranch.simulation.machine.store import StoreWeather
+from anabranch.simulation.world.balance_faults import BalanceFaults
 from anabranch.simulation.world.kinds import TroubleKind
 from anabranch.simulation.world.world import World
 
@@ -33,6 +34,7 @@ class Faults:
         self._world = world
         self._under_way: set[asyncio.Task[None]] = set()
         self._busy: set[Node] = set()
+        self._balancing = BalanceFaults(world)
         self.count = 0
 
     async def run(self) -> None:
@@ -52,6 +54,10 @@ class Faults:
             weights[self._end_log] = 3
         if TroubleKind.MOVES in world.kinds:
             weights[self._move] = 8
+        if TroubleKind.BALANCER in world.kinds:
+            weights[self._balance] = 8
+            weights[self._balancing.depose] = 2
+            weights[self._balancing.stop_channel] = 1
         while not world.is_calm:
             await asyncio.sleep(chance.expovariate(1 / world.fault_every_s))
             if world.is_calm:
@@ -128,6 +134,11 @@ class Faults:
             await world.cluster.ask(asked, change, ASK_MAX_S)
         except (AnabranchError, TimeoutError) as error:
             world.note(f"{asked} refuses: {error}")
+
+    async def _balance(self) -> None:
+        asked, target = self._victim(), self._victim()
+        if asked is not None and target is not None:
+            await self._balancing.ask(asked, target)
 
     async def _pause(self) -> None:
         await self._away(self._world.cluster.pause)
@@ -217,4 +228,5 @@ class Faults:
 def _mend(weather: StoreWeather) -> None:
     usual = StoreWeather()
     weather.silent_before = weather.silent_after = 0.0
+    weather.read_only = ""
     weather.delay_max_s = usual.delay_max_s

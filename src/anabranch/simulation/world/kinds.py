@@ -18,6 +18,9 @@ class TroubleKind(Enum):
     SPOILT = "a topic whose state cannot be encoded, and subscriptions that raise when they are told"
     BEHIND = "brokers read metadata from servers that are up to half a second behind"
     MOVES = "an operator moves bundles of topics from broker to broker, and splits them"
+    BALANCER = (
+        "owners by the bundle state channel, with moves, unloads and splits, and leaders that are replaced"
+    )
 
 
 # The percentage of runs in which a kind takes part.

@@ -17,10 +17,11 @@ from anabranch.controller.service import ScalableTopics
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import ScalableTopic, SubscriptionKind, topic_path
 from anabranch.model.segments import SegmentId
-from anabranch.simulation.cluster.cluster import CONFIG, Cluster
+from anabranch.simulation.cluster.cluster import BALANCED_CONFIG, CONFIG, SESSION_TIMEOUT_S, Cluster
 from anabranch.simulation.cluster.sabotage import Sabotage
 from anabranch.simulation.machine.loop import Host, SimLoop, context_of
 from anabranch.simulation.machine.network import Network
+from anabranch.simulation.world.channel_laws import ChannelLaws, Waits
 from anabranch.simulation.world.history import History
 from anabranch.simulation.world.kinds import TroubleKind, drawn
 from anabranch.simulation.world.laws import Laws
@@ -86,7 +87,9 @@ class World:
         self.history = History(is_gone_early=self._is_gone_early)
         self.report = Report(seed)
         names = [f"b{n + 1}" for n in range(brokers)]
-        config = CONFIG if self.keeps_sealed else replace(CONFIG, log_linger_seconds=0)
+        config = BALANCED_CONFIG if TroubleKind.BALANCER in self.kinds else CONFIG
+        if not self.keeps_sealed:
+            config = replace(config, log_linger_seconds=0)
         self.cluster = Cluster(
             self.loop,
             self.network,
@@ -99,6 +102,18 @@ class World:
             random.Random(f"{seed} lags") if TroubleKind.BEHIND in self.kinds else None,
         )
         self.laws = Laws(self.cluster.metadata.peek, self._opened, self.wrong)
+        self.waits = Waits(
+            config.load_balancer_in_flight_service_unit_state_waiting_time_in_millis / 1000,
+            config.load_balancer_service_unit_state_monitor_interval_in_seconds,
+            config.load_balancer_metadata_stable_seconds,
+            SESSION_TIMEOUT_S,
+        )
+        # Of the load balancer, in runs that have one.
+        self.channel: ChannelLaws | None = None
+        if TroubleKind.BALANCER in self.kinds:
+            self.channel = ChannelLaws(
+                self.cluster.metadata.peek, self._running, self.loop.now_ms, self.waits, self.wrong
+            )
         self.is_calm = False
         self.reshapings = 0
         self.extra: dict[str, SubscriptionKind] = {}  # Those of the changing subscriptions that exist now.
@@ -120,6 +135,11 @@ class World:
 
     def _look(self, paths: Any) -> None:
         self.laws.look(paths)
+        if self.channel is not None:
+            self.channel.look(paths)
+
+    def _running(self) -> list[Broker]:
+        return [node.broker for node in self.cluster.up]
 
     def _opened(self, name: TopicName) -> list[Topic]:
         found = []

@@ -99,14 +99,14 @@ async def test_dynamic_settings_that_mean_nothing_here_are_kept_and_odd_booleans
     rest: Rest,
 ) -> None:
     configuration = f"{V2}/brokers/configuration"
-    excluded = "loadBalancerSheddingExcludedNamespaces"
-    await rest.call("POST", f"{configuration}/{excluded}/a%2Fb", 200)
+    unused = "entryFilterNames"
+    await rest.call("POST", f"{configuration}/{unused}/a%2Fb", 200)
     await rest.call("POST", f"{configuration}/allowAutoSubscriptionCreation/%7B%7D", 200)
     assert await rest.get(f"{configuration}/values") == {
-        excluded: "a/b",
+        unused: "a/b",
         "allowAutoSubscriptionCreation": "{}",
     }
     assert (await rest.get(f"{configuration}/runtime"))["allowAutoSubscriptionCreation"] == "false"
-    await rest.call("DELETE", f"{configuration}/{excluded}", 200)
+    await rest.call("DELETE", f"{configuration}/{unused}", 200)
     await rest.call("POST", f"{configuration}/allowAutoSubscriptionCreation/true", 200)
     assert (await rest.get(f"{configuration}/runtime"))["allowAutoSubscriptionCreation"] == "true"

@@ -117,9 +117,12 @@ async def test_no_path_is_served_to_a_role_without_rights(acme: Guarded) -> None
     public = {path for method, path in requests(acme.broker) if is_public(acme, method, path)}
     described = {"/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"}
     named = {path for method, path in requests(acme.broker) if needs(acme, method, path) is Needs.NAME}
-    # Lists of what the role may see, the page's topics and open writes, which is nothing.
-    assert served - public - described - named == {"/ui/api/overview", "/admin/v2/anabranch/writes"}
+    # Lists of what the role may see, the page's topics and brokers and open writes, which is nothing.
+    lists = {"/ui/api/overview", "/ui/api/cluster", "/admin/v2/anabranch/writes"}
+    assert served - public - described - named == lists
     assert (await acme.rest("nobody", "GET", "/ui/api/overview")).json()["topics"] == []
+    cluster = (await acme.rest("nobody", "GET", "/ui/api/cluster")).json()
+    assert not any(value for name, value in cluster.items() if name not in ("now", "kind"))
     assert (await acme.rest("nobody", "GET", "/admin/v2/anabranch/writes")).json() == []
     assert await state(acme.broker) == before
 

@@ -129,6 +129,13 @@ namespaces clear-backlog walk/ns -s sub
 namespaces unload walk/ns
 namespaces unload walk/ns --bundle 0x00000000_0x80000000
 namespaces split-bundle walk/ns -b 0x00000000_0x80000000
+bundles list walk/ns
+bundles explain walk/ns 0x00000000_0x40000000
+bundles unload walk/ns 0x00000000_0x40000000
+bundles split walk/ns 0x00000000_0x40000000
+bundles split walk/ns 0x00000000_0x20000000 --at 0x08000000,0x10000000
+bundles transfer walk/ns 0x20000000_0x40000000 BROKER
+topics unload walk/ns/t --dest BROKER
 subscriptions delete walk/ns/t sub
 topics terminate walk/ns/t
 topics terminate walk/ns/wide
@@ -205,6 +212,7 @@ def hide(broker: BrokerProcess, topic: str, write: str, batch: str) -> int:
 
 def told(broker: BrokerProcess, folder: Path, words: list[str], *more: str) -> int:
     words = [word.replace("{}", str(folder)) for word in words]
+    words = [broker.admin_url.partition("://")[2] if word == "BROKER" else word for word in words]
     if words[0] == "PRODUCE":
         return main(["produce", *words[1:], "-q", "--service-url", broker.service_url])
     if words[0] == "HIDE":
@@ -413,11 +421,11 @@ def test_config_shows_what_differs_from_its_default(tmp_path: Path, capsys: Capt
 
 def test_config_lists_what_means_nothing_here(tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "broker.conf"
-    file.write_text("loadBalancerEnabled=true\nzookeeperServers=a:2181\nmaxMesageSize=1\n")
+    file.write_text("webSocketServiceEnabled=true\nzookeeperServers=a:2181\nmaxMesageSize=1\n")
     assert main(["config", "show", "--unused", "--config", str(file)]) == 0
     captured = capsys.readouterr()
     assert [line.split() for line in captured.out.splitlines()[1:]] == [
         ["zookeeperServers", "yes", f"{file}:2"],
-        ["loadBalancerEnabled", "no", f"{file}:1"],
+        ["webSocketServiceEnabled", "no", f"{file}:1"],
     ]
     assert "did you mean maxMessageSize?" in captured.err

@@ -273,6 +273,19 @@ async def test_chunks_are_sent_again_from_the_first_one_under_another_name(
     assert found[0].uuid == found[1].uuid != found[2].uuid == found[3].uuid
 
 
+async def test_a_connection_that_breaks_between_two_chunks_is_no_error_of_the_message(
+    script: ScriptedBroker, client: Client
+) -> None:
+    """The socket refuses the first chunk, and the producer has not been told of the loss when it writes the second."""
+    async with client.producer(TOPIC, chunking=True) as producer:
+        await producer.send(b"x", key=LOW)
+        for link in list(script.links):
+            await link.reset()
+        receipt = await producer.post(bytes(12 << 20), key=LOW)
+        await receipt
+    assert [open_entry(entry)[0].chunk_id for entry in script.entries[-3:]] == [0, 1, 2]
+
+
 async def test_a_message_of_which_a_sealed_segment_holds_some_chunks_goes_to_its_children_in_full(
     script: ScriptedBroker, client: Client
 ) -> None:

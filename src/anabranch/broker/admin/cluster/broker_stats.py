@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import resource
 from typing import Any
 
 from anabranch.broker.admin.http.answer import HttpAnswer, json_answer
@@ -13,6 +11,7 @@ from anabranch.broker.admin.http.routes import Routes
 from anabranch.broker.admin.namespaces.bundles import open_bundles
 from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.observe.topic_stats import topic_stats
+from anabranch.broker.runtime.machine import memory_bytes_max, resident_bytes
 from anabranch.model.names import NamespaceName, TopicName
 
 routes = Routes("/admin/v2/broker-stats", tag="brokers")
@@ -74,7 +73,7 @@ async def load_report(services: AdminServices) -> dict[str, Any]:
         "protocols": {},
         "startTimestamp": services.started_ms,
         "lastUpdate": services.now_ms(),
-        **_usage(services.loop_share()),
+        **_usage(services),
         "msgRateIn": sum(rate[0] for rate in rates_in),
         "msgThroughputIn": sum(rate[1] for rate in rates_in),
         "msgRateOut": sum(consumer.rates[0] for consumer in consumers),
@@ -84,19 +83,45 @@ async def load_report(services: AdminServices) -> dict[str, Any]:
         "numConsumers": len(consumers),
         "numProducers": sum(len(topic.producers) for topic in topics.values()),
         "bundles": bundles,
+        **_bundle_stats(services),
     }
 
 
-def _usage(loop_share: float) -> dict[str, Any]:
+def _usage(services: AdminServices) -> dict[str, Any]:
     """CPU in percent and memory in megabytes, each with its limit. A broker can use one core, whatever the machine has
-    besides."""
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {
-        "cpu": {"usage": loop_share * 100, "limit": 100.0},
-        "memory": {"usage": resident / 2**20, "limit": pages / 2**20},
+    besides. With the load balancer, all that it measures; shares whose limit is not told are in percent."""
+    load = None if services.load_work is None else services.load_work.load
+    usage: dict[str, Any] = {
+        "cpu": {"usage": services.loop_share() * 100, "limit": 100.0},
+        "memory": {"usage": resident_bytes() / 2**20, "limit": memory_bytes_max() / 2**20},
         "directMemory": {"usage": 0.0, "limit": 0.0},
     }
+    if load is not None:
+        shares = {
+            "cpu": load.cpu,
+            "directMemory": load.direct_memory,
+            "bandwidthIn": load.bandwidth_in,
+            "bandwidthOut": load.bandwidth_out,
+        }
+        usage |= {name: {"usage": 100 * share, "limit": 100.0} for name, share in shares.items()}
+    return usage
+
+
+def _bundle_stats(services: AdminServices) -> dict[str, Any]:
+    """The load of each bundle, if the load balancer measures it."""
+    if services.load_work is None:
+        return {}
+    stats = {
+        name: {
+            "msgRateIn": one.msg_rate_in,
+            "msgThroughputIn": one.throughput_in,
+            "msgRateOut": one.msg_rate_out,
+            "msgThroughputOut": one.throughput_out,
+            "topics": one.topics,
+        }
+        for name, one in sorted(services.load_work.reporter.bundles.items())
+    }
+    return {"lastStats": stats}
 
 
 @routes.get("/bookieops")

@@ -20,6 +20,7 @@ from anabranch.broker.admin.http.routes import Routes
 from anabranch.broker.admin.namespaces.bundles import open_bundles
 from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.catalog.dynamic_config import DYNAMIC
+from anabranch.broker.errors import NotReadyError
 from anabranch.broker.observe.log_probe import ProbeFailed
 
 routes = Routes("/admin/v2/brokers", tag="brokers")
@@ -67,8 +68,14 @@ async def version(services: AdminServices) -> str:
 
 @routes.get("/leaderBroker")
 async def leader(services: AdminServices) -> dict[str, str]:
-    """The broker that has run for longest; it does what one broker is enough for."""
+    """The broker that does what one broker is enough for: the elected leader of the load balancer, without one the
+    broker that has run for longest."""
     found = services.registry.leader().address
+    if services.balancer is not None:
+        elected = services.balancer.owners.leader
+        if elected is None:
+            raise NotReadyError("there is no leader at the moment")
+        found = elected
     return {"brokerId": found.web_id, "serviceUrl": found.http_url}
 
 
@@ -138,9 +145,11 @@ async def brokers_of_cluster(services: AdminServices, cluster: str) -> list[str]
 
 @routes.get("/{cluster}/{broker_id}/ownedNamespaces")
 async def owned_namespaces(services: AdminServices, cluster: str, broker_id: str) -> dict[str, Any]:
-    """The bundles of which the broker has topics open."""
+    """The bundles that the broker owns; without the load balancer those of which it has topics open."""
     _check_this(services, decoded(broker_id))
     status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+    if services.balancer is not None:
+        return {str(bundle): status for bundle in services.balancer.owners.owned_by(services.registry.me.id)}
     return {f"{name.namespace}/{bundle}": status for name, bundle in (await open_bundles(services)).items()}
 
 

@@ -15,6 +15,7 @@ from anabranch.broker.admin.http.needs import Needs
 from anabranch.broker.admin.http.request import HttpRequest, body, body_of
 from anabranch.broker.admin.http.routes import Routes, topic_routes
 from anabranch.broker.admin.namespaces.bundles import of_bundle
+from anabranch.broker.admin.namespaces.moved_bundles import move
 from anabranch.broker.admin.namespaces.namespaces import shown
 from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.admin.topics.partitions import on_parts, parts, single
@@ -103,8 +104,28 @@ async def delete_part(services: AdminServices, name: TopicName, force: bool) -> 
 
 
 @routes.put("/unload", status=204)
-async def unload(services: AdminServices, topic: TopicName) -> None:
-    await on_parts(services, topic, unload_part)
+async def unload(
+    services: AdminServices, topic: TopicName, request: HttpRequest, destinationBroker: str = ""
+) -> None:
+    """Closes the topic; its clients open it again. With `destinationBroker`, which only super users may give, that
+    broker owns the topic's bundle from now on, and opens all its topics."""
+    if destinationBroker:
+        await _move(services, topic, request, destinationBroker)
+    else:
+        await on_parts(services, topic, unload_part)
+
+
+async def _move(services: AdminServices, topic: TopicName, request: HttpRequest, to: str) -> None:
+    # What each broker has to serve concerns all tenants.
+    await services.rights.super_user(request.role)
+    if await services.resources.partitions(topic):
+        raise RestError(
+            412, f"{topic} is partitioned, and its partitions lie in several bundles: move each of them"
+        )
+    if not await services.resources.topic_exists(topic):
+        raise RestError(404, f"Topic {topic} not found")
+    ranges = (await services.resources.policies(topic.namespace)).bundles.ranges
+    await move(services, ranges.of(topic), to)
 
 
 @owner_call

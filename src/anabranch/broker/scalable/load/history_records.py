@@ -1,9 +1,9 @@
 """What brokers publish about the load of segments: the records, their schema, and when one is due. Pure.
 
-A record holds exactly one of four things: a stretch of a segment's load, a decision about a topic, the ordered
-consumers of a topic, or a broker's heartbeat. The load of a busy segment is reported in stretches: similar samples
-become one record with their average, so that amounts are exact and a steady segment costs a record a minute. A segment
-that comes to rest is reported once.
+A record holds exactly one thing: a stretch of a segment's load, a decision about a topic, the ordered consumers of a
+topic, a broker's heartbeat, or something of the load balancer (`balance_records`). The load of a busy segment is
+reported in stretches: similar samples become one record with their average, so that amounts are exact and a steady
+segment costs a record a minute. A segment that comes to rest is reported once.
 
 The schema is registered with the topic. A new field must be optional; a change of a field's meaning raises `VERSION`.
 """
@@ -17,6 +17,14 @@ import msgspec
 
 from anabranch.autoscale.load import IDLE, Load
 from anabranch.autoscale.reporting import QUIET_SHARE
+from anabranch.broker.scalable.load.balance_records import (
+    BALANCE_SCHEMAS,
+    BrokerReported,
+    BundleMoved,
+    BundlesMeasured,
+    BundleSplitMade,
+    ShedMade,
+)
 from anabranch.broker.scalable.load.rates import NOTHING, Counters
 from anabranch.model.names import SYSTEM_NAMESPACE, TopicName
 
@@ -88,10 +96,15 @@ class HistoryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     decision: DecisionMade | None = None
     consumers: OrderedConsumers | None = None
     heartbeat: Heartbeat | None = None
+    broker_load: BrokerReported | None = None
+    bundle_loads: BundlesMeasured | None = None
+    shed: ShedMade | None = None
+    moved: BundleMoved | None = None
+    bundle_split: BundleSplitMade | None = None
 
     @property
     def key(self) -> str:
-        """The message key: the topic's name, so that a topic's records stay in order; the broker for heartbeats."""
+        """The message key: the topic's name, so that a topic's records stay in order; the broker for all others."""
         found = self.load or self.decision or self.consumers
         return self.broker if found is None else found.topic
 
@@ -146,6 +159,7 @@ SCHEMA: Final[Mapping[str, Any]] = {
                     ("double", "change"),
                     ("string", "policy"),
                 ),
+                **{name: ["null", record] for name, record in BALANCE_SCHEMAS.items()},
             }.items()
         ),
     ],

@@ -16,7 +16,7 @@ import json
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -191,6 +191,10 @@ class HistoryTopic:
             self._retold_ms = now_ms
             for topic, its_consumers in consumers():
                 self.consumers_changed(topic, its_consumers)
+
+    def balance(self, at_ms: int, **found: Any) -> None:
+        """Takes a record of the load balancer, by its field of `HistoryRecord`."""
+        self._put(HistoryRecord(VERSION, self._name, at_ms, **found))
 
     def _put(self, record: HistoryRecord) -> None:
         if len(self._waiting) >= self._records_max:

@@ -51,10 +51,19 @@ async def sweep_leftovers(
             if path not in topics:
                 value = stored.get(path)
                 topics[path] = None if value is None else ScalableTopic.decode(value)
-            if owners.is_mine(name) and _is_leftover(topics[path], name, record):
+            if _is_leftover(topics[path], name, record) and await _is_mine(owners, name):
                 await _remove(owned, name)
         except BadRecord as error:
             log.error("record %s is unreadable: %s", path, error)
+
+
+async def _is_mine(owners: Owners, name: TopicName) -> bool:
+    """Waits for an owner: at the start of a cluster bundles may have none yet."""
+    try:
+        await owners.resolve(name)
+    except AnabranchError:
+        return False
+    return owners.is_mine(name)
 
 
 def _is_leftover(topic: ScalableTopic | None, name: TopicName, record: TopicRecord) -> bool:

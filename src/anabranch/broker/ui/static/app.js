@@ -1,7 +1,8 @@
 // Starts the page: which view the address names, whether the broker answers, light or dark.
 
 import { isSignedIn, signIn, signOut } from "./access.js";
-import { h, put, text } from "./dom.js";
+import { ClusterPage } from "./cluster.js";
+import { h, put, set, text } from "./dom.js";
 import { Feed } from "./feed.js";
 import { OverviewPage } from "./overview.js";
 import { onTheme, theme, toggle } from "./theme.js";
@@ -21,6 +22,7 @@ let countdown = null;
 function opened() {
   const [, kind, ...rest] = location.hash.split("?")[0].split("/");
   if (kind === "topics" && rest.length === 3) return new TopicPage(rest.join("/"), tips);
+  if (kind === "cluster") return new ClusterPage(tips);
   return new OverviewPage();
 }
 
@@ -30,6 +32,9 @@ function route() {
   page?.close();
   tips.hide();
   said("waiting");
+  const isCluster = location.hash.startsWith("#/cluster");
+  for (const link of document.querySelectorAll("header nav a"))
+    set(link, "aria-current", link.hash.startsWith("#/cluster") === isCluster ? "page" : null);
   page = opened();
   const shown = page;
   put(main, h("p", { class: "loading" }, "Asking the broker …"));

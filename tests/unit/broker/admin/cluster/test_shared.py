@@ -30,7 +30,7 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 def shared(node: Node) -> HashedOwners:
     found = node.broker.shared
-    assert found is not None
+    assert isinstance(found, HashedOwners)
     return found
 
 

@@ -25,6 +25,7 @@ GET   /metrics                                           NOTHING
 GET   /docs                                              NOTHING
 GET   /openapi.json                                      NOTHING
 GET   /ui/api/overview                                   ROUTE
+GET   /ui/api/cluster                                    ROUTE
 GET   /ui/api/topics/{tenant}/{namespace}/{topic**}      ROUTE
 GET   /ui                                                NOTHING
 GET   /ui/{path**}                                       NOTHING
@@ -36,6 +37,8 @@ GET   /admin/v2/brokers/version                          NAME
 *     /admin/v2/brokers                                  SUPER_USER
 *     /admin/v2/brokers/{any**}                          SUPER_USER
 *     /admin/v2/broker-stats/{any**}                     SUPER_USER
+*     /admin/v2/load-manager                             SUPER_USER
+*     /admin/v2/load-manager/{any**}                     SUPER_USER
 *     /admin/v2/bookies/{any**}                          SUPER_USER
 *     /admin/v2/resourcegroups                           SUPER_USER
 *     /admin/v2/resourcegroups/{any**}                   SUPER_USER
@@ -215,6 +218,7 @@ async def test_routes_that_ask_by_themselves_are_few_and_known(rest: Rest) -> No
     }
     assert asking == {
         "/ui/api/overview",
+        "/ui/api/cluster",
         "/ui/api/topics/{tenant}/{namespace}/{topic:path}",
         "/admin/v2/namespaces/grantPermissionsOnTopics",
         "/admin/v2/namespaces/revokePermissionsOnTopics",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -10,6 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.autoscale.load import IDLE, Load
+from anabranch.balance.core.load import BrokerLoad, BundleLoad, TopBundles
+from anabranch.broker.scalable.load.balance_records import (
+    BrokerReported,
+    BundleMoved,
+    BundleSample,
+    BundlesMeasured,
+    BundleSplitMade,
+    MoveMade,
+    ShedMade,
+)
 from anabranch.broker.scalable.load.history_records import (
     HISTORY_TOPIC,
     SCHEMA,
@@ -107,6 +118,8 @@ def test_no_message_is_told_twice_or_not_at_all(amounts: list[int], samples_max:
 
 # -- records
 
+LOAD = BrokerLoad(measured_ms=20, cpu=0.5, msg_rate_in=3.0, bundles=2, topics=5, load=0.5)
+TOP = TopBundles(20, (BundleLoad(bundle="a/b/0x00000000_0xffffffff", msg_rate_in=3.0, topics=5, sessions=2),))
 RECORDS = [
     HistoryRecord(
         VERSION,
@@ -122,6 +135,37 @@ RECORDS = [
     ),
     HistoryRecord(VERSION, "b:6650", 20, consumers=OrderedConsumers("topic://a/b/c", {"s": 3})),
     HistoryRecord(VERSION, "b:6650", 20, heartbeat=Heartbeat(1, 2, 0, 10_000, 60_000, 60_000, 0.25, "{}")),
+    HistoryRecord(VERSION, "b:6650", 20, broker_load=BrokerReported.of("c:6650", LOAD, TOP)),
+    HistoryRecord(
+        VERSION, "b:6650", 20, bundle_loads=BundlesMeasured(0, 1, (BundleSample.of(TOP.bundles[0]),))
+    ),
+    HistoryRecord(
+        VERSION,
+        "b:6650",
+        20,
+        shed=ShedMade(
+            7,
+            ("b:6650", "c:6650"),
+            (),
+            False,
+            "",
+            "why",
+            0.5,
+            0.3,
+            0.1,
+            4,
+            (MoveMade("a/b/0x00000000_0xffffffff", "b:6650", "c:6650", 0.2, "Overloaded", "why", False),),
+            (),
+            "{}",
+        ),
+    ),
+    HistoryRecord(VERSION, "b:6650", 20, moved=BundleMoved("a/b/0x00000000_0xffffffff", "b:6650", "")),
+    HistoryRecord(
+        VERSION,
+        "b:6650",
+        20,
+        bundle_split=BundleSplitMade("a/b/0x00000000_0xffffffff", "MsgRate", "why", ("a/b/0x0_0x8",), True),
+    ),
 ]
 
 
@@ -141,7 +185,14 @@ def fits(value: Any, kind: Any) -> bool:
     if isinstance(kind, dict) and kind["type"] == "map":
         return isinstance(value, dict) and all(fits(one, kind["values"]) for one in value.values())
     name = kind["type"] if isinstance(kind, dict) else kind
-    kinds: dict[str, type] = {"int": int, "long": int, "double": float, "string": str, "null": type(None)}
+    kinds: dict[str, type] = {
+        "int": int,
+        "long": int,
+        "double": float,
+        "string": str,
+        "null": type(None),
+        "boolean": bool,
+    }
     return isinstance(value, kinds[name])
 
 
@@ -153,7 +204,17 @@ def test_the_schema_describes_every_record() -> None:
 
 
 def test_records_of_a_topic_have_its_name_as_their_key() -> None:
-    assert [record.key for record in RECORDS] == ["topic://a/b/c"] * 3 + ["b:6650"]
+    assert [record.key for record in RECORDS] == ["topic://a/b/c"] * 3 + ["b:6650"] * 6
+
+
+def test_a_recorded_report_is_the_report_again() -> None:
+    assert BrokerReported.of("c:6650", LOAD, TOP).report(20) == (LOAD, TOP)
+
+
+def test_no_name_of_the_schema_is_defined_twice() -> None:
+    """Avro does not allow it."""
+    names = re.findall(r'"type":"record","name":"(\w+)"', SCHEMA_JSON.decode())
+    assert len(names) == len(set(names)) > 10
 
 
 def test_the_topic_is_one_of_the_brokers_own() -> None:

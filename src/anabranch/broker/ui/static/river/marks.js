@@ -74,6 +74,12 @@ export function stays(decisions, from, to) {
 const GLYPHS = {
   split: "M2 7 H6 C8.5 7 8.5 3.5 12 3.5 M6 7 C8.5 7 8.5 10.5 12 10.5",
   merge: "M12 7 H8 C5.5 7 5.5 3.5 2 3.5 M8 7 C5.5 7 5.5 10.5 2 10.5",
+  // Of bundles.
+  assignment: "M7 2 V9 M4 6.5 L7 9.5 L10 6.5 M3 12 H11",
+  transfer: "M2 4 C7 4 6 10 11.5 10 M9 7.5 L11.5 10 L9 12.5",
+  unload: "M7 9.5 V3 M4 5.5 L7 2.5 L10 5.5 M3 12 H11",
+  repair: "M7 2.5 V11.5 M2.5 7 H11.5",
+  removal: "M3.5 3.5 L10.5 10.5 M10.5 3.5 L3.5 10.5",
 };
 
 export const glyph = (kind) =>
