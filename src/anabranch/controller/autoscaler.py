@@ -427,7 +427,8 @@ class AutoScaler:
         now_ms = 0
         try:
             now_ms = await self._metadata.now_ms()
-            await led.controller.request(lambda ticket: request_for(ticket, verdict, now_ms))
+            budget = led.controller.settings.buckets
+            await led.controller.request(lambda ticket: request_for(ticket, verdict, now_ms, budget))
         except AnabranchError as error:
             # No cooldown follows. The next tick decides again, on the facts of that time.
             log.info("%s: an automatic %s failed: %s", led.topic, operation, error)

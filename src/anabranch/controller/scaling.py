@@ -13,6 +13,7 @@ from anabranch.autoscale.load import LoadReport
 from anabranch.autoscale.policy import Resolved, ScalePolicy, problems
 from anabranch.controller.core import events as e
 from anabranch.controller.topic_controller import TopicController
+from anabranch.model.buckets import BucketBudget
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import ScalableTopic, SubscriptionKind
@@ -111,7 +112,7 @@ def segments_of(verdict: Split | Merge) -> tuple[SegmentId, ...]:
     return (verdict.segment,) if isinstance(verdict, Split) else (verdict.one, verdict.other)
 
 
-def request_for(ticket: e.Ticket, verdict: Split | Merge, now_ms: int) -> e.Request:
+def request_for(ticket: e.Ticket, verdict: Split | Merge, now_ms: int, budget: BucketBudget) -> e.Request:
     if isinstance(verdict, Split):
         return e.SplitRequested(ticket, verdict.segment, now_ms, verdict.lopsided)
-    return e.MergeRequested(ticket, verdict.one, verdict.other, now_ms)
+    return e.MergeRequested(ticket, verdict.one, verdict.other, now_ms, budget)

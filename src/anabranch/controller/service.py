@@ -286,7 +286,8 @@ class ScalableTopics:
                 f"a classic topic persistent://{topic.namespace}/{topic.local} exists; migrate it"
             )
         generation = await self.records.new_generation()
-        layout = SegmentLayout.initial(segments, await self.metadata.now_ms(), new_topic_id())
+        now_ms = await self.metadata.now_ms()
+        layout = SegmentLayout.initial(segments, now_ms, new_topic_id(), self.settings.buckets)
         record = ScalableTopic(layout, generation, dict(properties or {}))
         version = await self.records.create_topic(topic, record)
         try:
@@ -404,7 +405,9 @@ class ScalableTopics:
     async def merge(self, topic: TopicName, one: int, other: int) -> SegmentLayout:
         controller = await self.leading(topic)
         now_ms = await self.metadata.now_ms()
-        layout = await controller.request(lambda ticket: e.MergeRequested(ticket, one, other, now_ms))
+        layout = await controller.request(
+            lambda ticket: e.MergeRequested(ticket, one, other, now_ms, self.settings.buckets)
+        )
         if self.scaling is not None:
             self.scaling.reshaped(controller, PlanKind.MERGE, (one, other))
         return layout
@@ -481,7 +484,9 @@ class ScalableTopics:
         topic_id = await self._classic.topic_id(topic) or new_topic_id()
         before = SegmentLayout.synthetic(names, now_ms, topic_id)
         plan = ReshapePlan(
-            PlanKind.MIGRATE, tuple(before.segments), SegmentLayout.migrated(names, now_ms, topic_id)
+            PlanKind.MIGRATE,
+            tuple(before.segments),
+            SegmentLayout.migrated(names, now_ms, topic_id, self.settings.buckets),
         )
         generation = await self.records.new_generation()
         kinds: dict[str, SubscriptionKind] = {

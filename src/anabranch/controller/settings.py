@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from anabranch.model.buckets import ONE_BUCKET, BucketBudget
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import SubscriptionKind
 
@@ -20,6 +21,8 @@ async def _keep_nothing(name: TopicName) -> int | None:
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
     session_grace_s: float = 60.0
+    # How many entry buckets a topic has in all, and a segment at most.
+    buckets: BucketBudget = ONE_BUCKET
     # How often sealed segments are checked for removal.
     collect_every_s: float = 60.0
     # The least time that a sealed segment is kept, by the name of its log, in milliseconds; None for ever.

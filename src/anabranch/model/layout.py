@@ -3,6 +3,7 @@
 Every change gives a new layout and leaves the old one valid for its holders. In each layout:
 
 - every hash has exactly one active segment;
+- a segment's entry buckets never change: only a successor has others;
 - links agree: `p in s.parents` exactly when `s in p.children`;
 - a segment's parents are older than it is (smaller ids), so the links have no cycle, and two segments that share a
   hash are always one the ancestor of the other unless a pruned segment stood between them, and then the ids tell.
@@ -15,6 +16,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 
+from anabranch.model import buckets
+from anabranch.model.buckets import ONE_BUCKET, BucketBudget
 from anabranch.model.gone import Gone, remember
 from anabranch.model.segments import (
     HASH_MAX,
@@ -37,6 +40,8 @@ class SegmentLayout:
     # When a segment was last split or merged, 0 for never. Cooldowns outlive both leaders and pruning.
     last_split_ms: int = 0
     last_merge_ms: int = 0
+    # When a segment was last replaced by one with another number of entry buckets, 0 for never.
+    last_rebucket_ms: int = 0
     # What returning readers need to know about pruned segments; None if the broker never sent that.
     gone: tuple[Gone, ...] | None = ()
     # The random id of the topic: a later topic of the same name has another. "" if the broker never sent it.
@@ -55,22 +60,27 @@ class SegmentLayout:
 
     @property
     def _value(self) -> tuple[object, ...]:
-        times = self.last_split_ms, self.last_merge_ms
+        times = self.last_split_ms, self.last_merge_ms, self.last_rebucket_ms
         return self.epoch, self.next_id, dict(self.segments), *times, self.gone, self.topic_id
 
     # -- making one
 
     @staticmethod
-    def initial(count: int, now_ms: int, topic_id: str = "") -> SegmentLayout:
+    def initial(
+        count: int, now_ms: int, topic_id: str = "", budget: BucketBudget = ONE_BUCKET
+    ) -> SegmentLayout:
         """`count` active segments of equal width, at epoch 0."""
+        spans, splits = HashRange.even(count), buckets.even(budget.share(count))
         segments = {
-            SegmentId(n): Segment(SegmentId(n), span, created_ms=now_ms)
-            for n, span in enumerate(HashRange.even(count))
+            SegmentId(n): Segment(SegmentId(n), span, created_ms=now_ms, bucket_splits=splits)
+            for n, span in enumerate(spans)
         }
         return SegmentLayout(0, SegmentId(count), segments, topic_id=topic_id)
 
     @staticmethod
-    def migrated(classic_topics: Iterable[str], now_ms: int, topic_id: str = "") -> SegmentLayout:
+    def migrated(
+        classic_topics: Iterable[str], now_ms: int, topic_id: str = "", budget: BucketBudget = ONE_BUCKET
+    ) -> SegmentLayout:
         """The layout of a migrated classic topic: each partition is a sealed parent of as many fresh segments.
 
         A partition may hold any key, so each parent covers the whole space and every child waits for all of them.
@@ -85,8 +95,11 @@ class SegmentLayout:
             )
             for number, topic in zip(parents, topics, strict=True)
         }
+        splits = buckets.even(budget.share(len(topics)))
         for number, span in zip(children, HashRange.even(len(topics)), strict=True):
-            segments[number] = Segment(number, span, parents, created_epoch=epoch, created_ms=now_ms)
+            segments[number] = Segment(
+                number, span, parents, created_epoch=epoch, created_ms=now_ms, bucket_splits=splits
+            )
         return SegmentLayout(epoch, SegmentId(2 * len(topics)), segments, topic_id=topic_id)
 
     @staticmethod
@@ -162,8 +175,12 @@ class SegmentLayout:
     # -- changing
 
     def split(self, number: int, now_ms: int, lopsided: int = 0) -> SegmentLayout:
-        """The layout after that segment is sealed and two children share its range, each with that `lopsided`."""
+        """The layout after that segment is sealed and two children share its range, each with that `lopsided`.
+
+        The children share its entry buckets too, so that the topic has as many as before.
+        """
         parent = self._active_segment(number, "split")
+        splits = buckets.even(max(1, parent.bucket_count // 2))
         epoch = self.epoch + 1
         children = (self.next_id, SegmentId(self.next_id + 1))
         changed = dict(self.segments)
@@ -176,14 +193,14 @@ class SegmentLayout:
                 created_epoch=epoch,
                 created_ms=now_ms,
                 merged_ms=parent.merged_ms,
-                bucket_splits=parent.bucket_splits,
+                bucket_splits=splits,
                 lopsided=lopsided,
             )
         return replace(
             self, epoch=epoch, next_id=SegmentId(self.next_id + 2), segments=changed, last_split_ms=now_ms
         )
 
-    def merge(self, one: int, other: int, now_ms: int) -> SegmentLayout:
+    def merge(self, one: int, other: int, now_ms: int, budget: BucketBudget = ONE_BUCKET) -> SegmentLayout:
         """The layout after both segments, neighbours in either order, are sealed and one child has their range."""
         if one == other:
             raise LayoutRefused(f"segment {one} cannot be merged with itself")
@@ -198,6 +215,7 @@ class SegmentLayout:
                 "are not neighbours: one must start where the other ends"
             )
         epoch, child = self.epoch + 1, self.next_id
+        count = budget.merged(left.bucket_count, right.bucket_count, len(self.active) - 1)
         changed = dict(self.segments)
         for parent in parents:
             changed[parent.id] = parent.sealed(epoch, now_ms, (child,))
@@ -208,11 +226,38 @@ class SegmentLayout:
             created_epoch=epoch,
             created_ms=now_ms,
             merged_ms=(*_longer_chain(left.merged_ms, right.merged_ms), now_ms)[-MERGE_TIMES_MAX:],
-            bucket_splits=max(left.bucket_splits, right.bucket_splits, key=len),
+            bucket_splits=buckets.even(count),
             lopsided=max(left.lopsided, right.lopsided),
         )
         return replace(
             self, epoch=epoch, next_id=SegmentId(child + 1), segments=changed, last_merge_ms=now_ms
+        )
+
+    def rebucket(self, number: int, count: int, now_ms: int) -> SegmentLayout:
+        """The layout after that segment is sealed and one child has its range, with so many entry buckets.
+
+        It is neither a split nor a merge: their times, and what the segment remembers of them, stay.
+        """
+        parent = self._active_segment(number, "replaced")
+        if not 1 <= count <= buckets.BUCKETS_MAX:
+            raise LayoutRefused(f"{count} entry buckets: a segment has 1 to {buckets.BUCKETS_MAX}")
+        if count == parent.bucket_count:
+            raise LayoutRefused(f"segment {number} has {count} entry buckets already")
+        epoch, child = self.epoch + 1, self.next_id
+        changed = dict(self.segments)
+        changed[parent.id] = parent.sealed(epoch, now_ms, (child,))
+        changed[child] = Segment(
+            child,
+            parent.range,
+            (parent.id,),
+            created_epoch=epoch,
+            created_ms=now_ms,
+            merged_ms=parent.merged_ms,
+            bucket_splits=buckets.even(count),
+            lopsided=parent.lopsided,
+        )
+        return replace(
+            self, epoch=epoch, next_id=SegmentId(child + 1), segments=changed, last_rebucket_ms=now_ms
         )
 
     def mark_deleting(
@@ -262,6 +307,7 @@ class SegmentLayout:
         for number, segment in self.segments.items():
             _hold(number == segment.id < self.next_id, f"segment {number} is numbered wrongly")
             _hold(all(p < number for p in segment.parents), f"segment {number} is older than its parent")
+            _hold(_ascend(segment.bucket_splits), f"segment {number}: {segment.bucket_splits} are no buckets")
             _hold(
                 all(number in self.segments[p].children for p in segment.parents), f"{number}: one-way link"
             )
@@ -273,6 +319,10 @@ class SegmentLayout:
 def _hold(is_so: bool, otherwise: str) -> None:
     if not is_so:
         raise AssertionError(otherwise)
+
+
+def _ascend(splits: buckets.Splits) -> bool:
+    return all(before < after for before, after in zip((0, *splits), (*splits, HASH_MAX + 1), strict=True))
 
 
 def _longer_chain(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from anabranch.errors import AnabranchError
+from anabranch.model import buckets
 from anabranch.model.gone import Gone
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import Domain, InvalidName, NamespaceName, TopicName, decode_local, encode_local
@@ -106,6 +107,7 @@ class PlanKind(StrEnum):
     SPLIT = "split"
     MERGE = "merge"
     MIGRATE = "migrate"  # The partitions of a classic topic are sealed in favour of fresh segments.
+    REBUCKET = "rebucket"  # A segment is sealed in favour of one with the same range and other entry buckets.
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,14 +269,26 @@ def _layout_json(layout: SegmentLayout, segments: Iterable[Segment]) -> dict[str
     value: dict[str, Any] = {
         "epoch": layout.epoch,
         "nextSegmentId": layout.next_id,
-        "segments": {str(s.id): segment_json(s) for s in segments},
+        "segments": {str(s.id): _stored_json(s) for s in segments},
         "lastSplitAtMs": layout.last_split_ms,
         "lastMergeAtMs": layout.last_merge_ms,
     }
+    if layout.last_rebucket_ms:
+        value["lastRebucketAtMs"] = layout.last_rebucket_ms
     if layout.gone:
         value["gone"] = [
             [g.segment, g.range.start, g.range.end, g.end and list(g.end), g.is_classic] for g in layout.gone
         ]
+    return value
+
+
+def _stored_json(segment: Segment) -> dict[str, Any]:
+    """A segment as it is stored: even buckets by their number, since a record may hold hundreds of segments with a
+    thousand buckets each."""
+    value = segment_json(segment)
+    if segment.bucket_splits and segment.bucket_splits == buckets.even(segment.bucket_count):
+        del value["entryBucketSplits"]
+        value["entryBuckets"] = segment.bucket_count
     return value
 
 
@@ -316,6 +330,7 @@ def _read_layout(
         {**(before or {}), **{segment.id: segment for segment in segments}},
         last_split_ms=value.get("lastSplitAtMs", 0),
         last_merge_ms=value.get("lastMergeAtMs", 0),
+        last_rebucket_ms=value.get("lastRebucketAtMs", 0),
         gone=tuple(
             Gone(SegmentId(number), HashRange(start, stop), end and (end[0], end[1]), is_classic)
             for number, start, stop, end, is_classic in value.get("gone", ())
@@ -340,11 +355,17 @@ def _read_segment(value: Mapping[str, Any]) -> Segment:
         sealed_ms=value.get("sealedAtMs", 0),
         merged_ms=tuple(value.get("mergedAtMs", ())),
         classic_topic=value.get("legacyTopicName") or "",
-        bucket_splits=tuple(value.get("entryBucketSplits") or ()),
+        bucket_splits=_read_splits(value),
         lopsided=value.get("lopsidedSplits", 0),
         is_deleting=value.get("deleting", False),
         end=None if (end := value.get("end")) is None else (end[0], end[1]),
     )
+
+
+def _read_splits(value: Mapping[str, Any]) -> buckets.Splits:
+    if "entryBuckets" in value:
+        return buckets.even(value["entryBuckets"])
+    return buckets.checked(value.get("entryBucketSplits") or ())
 
 
 def _ids(values: Iterable[int]) -> tuple[SegmentId, ...]:

@@ -106,6 +106,7 @@ class Segment:
     # The classic topic that this segment stands for, if the topic was migrated from one; else the segment has a log of
     # its own.
     classic_topic: str = ""
+    # The starts of its entry buckets but the first, on the ring of keys' low halves; fixed for its life. See `buckets`.
     bucket_splits: tuple[int, ...] = ()
     # How many splits in a row, up to its own parent's, left one child with nearly all the load: a hot key, which no
     # split can divide. Each of them doubles the wait before the next.
@@ -126,6 +127,10 @@ class Segment:
     @property
     def is_sealed(self) -> bool:
         return bool(self.sealed_epoch)
+
+    @property
+    def bucket_count(self) -> int:
+        return len(self.bucket_splits) + 1
 
     @property
     def descriptor(self) -> str:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from anabranch.metadata.paths import check_path
 from anabranch.metadata.port import VALUE_BYTES_MAX
+from anabranch.model.buckets import BucketBudget
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import Domain, NamespaceName, TopicName, decode_local
 from anabranch.model.scalable import (
@@ -414,3 +415,42 @@ def test_lopsided_splits_are_stored_under_a_name_of_our_own_and_only_if_there_we
     assert [segment_json(s).get("lopsidedSplits") for s in layout.segments.values()] == [None, 4, 4]
     topic = ScalableTopic(layout, generation=1)
     assert ScalableTopic.decode(topic.encode()) == topic
+
+
+# -- entry buckets
+
+
+def test_even_buckets_are_stored_by_their_number_and_any_others_by_their_starts() -> None:
+    layout = SegmentLayout.initial(1, 5, budget=BucketBudget(1024))
+    value = json.loads(ScalableTopic(layout, 17).encode())
+    segment = value["segments"]["0"]
+    assert (segment["entryBuckets"], "entryBucketSplits" in segment) == (1024, False)
+    assert ScalableTopic.decode(json.dumps(value).encode()).layout == layout
+    del segment["entryBuckets"]
+    segment["entryBucketSplits"] = [5, 70]
+    read = ScalableTopic.decode(json.dumps(value).encode())
+    assert read.layout.segment(0).bucket_splits == (5, 70)
+    assert ScalableTopic.decode(read.encode()) == read
+
+
+def test_a_segment_in_json_lists_the_starts_of_its_buckets() -> None:
+    segment = SegmentLayout.initial(1, 5, budget=BucketBudget()).segment(0)
+    assert segment_json(segment)["entryBucketSplits"] == [16384, 32768, 49152]
+
+
+def test_a_record_without_buckets_has_one_a_segment() -> None:
+    value = json.loads(ScalableTopic(SegmentLayout.initial(2, 5, budget=BucketBudget()), 17).encode())
+    for segment in value["segments"].values():
+        del segment["entryBuckets"]
+    read = ScalableTopic.decode(json.dumps(value).encode())
+    assert [one.bucket_count for one in read.layout.active] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "bad", [{"entryBucketSplits": [9, 3]}, {"entryBucketSplits": [0]}, {"entryBuckets": 0}]
+)
+def test_a_record_whose_buckets_make_no_sense_is_refused(bad: dict[str, object]) -> None:
+    value = json.loads(ScalableTopic(SegmentLayout.initial(1, 5), 17).encode())
+    value["segments"]["0"] |= bad
+    with pytest.raises(BadRecord):
+        ScalableTopic.decode(json.dumps(value).encode())

@@ -31,6 +31,7 @@ from anabranch.broker.config.sources import (
     from_file,
 )
 from anabranch.broker.config.spelling import spelled
+from anabranch.model.buckets import BUCKETS_MAX
 
 __all__ = ["FIELDS", "BrokerConfig", "ConfigError", "Loaded", "changed", "load", "loaded"]
 
@@ -215,6 +216,9 @@ class BrokerConfig(BalancerConfig, frozen=True, kw_only=True, rename=spelled, fo
     scalable_topic_enabled: bool = True
     # How many segments an auto-created topic starts with.
     scalable_topic_default_segments: int = 1
+    # Entry buckets (PIP-486) of a topic in all, and of one segment at most.
+    scalable_topic_entry_bucket_budget: int = 1
+    scalable_topic_entry_buckets_per_segment_max: int = 1024
     # A disconnected stream consumer keeps its segments this long; only then are they assigned to others.
     scalable_topic_consumer_session_grace_period_seconds: int = 60
 
@@ -377,6 +381,8 @@ _AT_LEAST: Mapping[str, float] = {
     "logFileBytes": MIB,
     "logCacheBytes": MIB,
     "scalableTopicDefaultSegments": 1,
+    "scalableTopicEntryBucketBudget": 1,
+    "scalableTopicEntryBucketsPerSegmentMax": 1,
     # Often enough for any test, and not so often that a broker does nothing else.
     "scalableTopicAutoScaleInterval": 0.05,
     "scalableTopicLoadReportInterval": 0.05,
@@ -401,6 +407,8 @@ _AT_MOST: Mapping[str, float] = {
     "maxMessageSize": 1 * GIB,
     "defaultNumberOfNamespaceBundles": BUNDLES_MAX,
     "scalableTopicDefaultSegments": 4096,
+    "scalableTopicEntryBucketBudget": 65_536,
+    "scalableTopicEntryBucketsPerSegmentMax": BUCKETS_MAX,
     **balancer.AT_MOST,
 }
 

@@ -326,7 +326,7 @@ _DYNAMIC: Final = """
     maxUnloadBundleNumPerShedding maxUnloadPercentage metadataSyncEventTopic minUnloadMessage
     minUnloadMessageThroughput namespaceBundleUnloadingTimeoutMs preciseDispatcherFlowControl
     replicationProducerQueueSize replicationStartAt resourceUsageTransportPublishIntervalInSecs
-    scalableTopicEntryBucketBudget scalableTopicMergeCooldownSeconds scalableTopicMergeWindowSeconds
+    scalableTopicMergeCooldownSeconds scalableTopicMergeWindowSeconds
     scalableTopicSplitCooldownSeconds schemaLedgerForceRecovery skipBrokerShutdownOnOOM
     strictlyVerifySubscriptionName subscribeRatePeriodPerConsumerInSecond
     subscribeThrottlingRatePerConsumer subscriptionKeySharedEnable

@@ -16,6 +16,7 @@ from anabranch.controller.ports import Candidates, Segments
 from anabranch.controller.service import ScalableTopics
 from anabranch.controller.settings import ControllerSettings
 from anabranch.metadata.port import MetadataStore
+from anabranch.model.buckets import BucketBudget
 from anabranch.model.names import Domain, InvalidName, TopicName
 from anabranch.model.scalable import SubscriptionKind, scalable_name
 from anabranch.model.segment_consumers import is_segment_consumer
@@ -154,6 +155,9 @@ def controller_settings(
 
     return ControllerSettings(
         session_grace_s=config.scalable_topic_consumer_session_grace_period_seconds,
+        buckets=BucketBudget(
+            config.scalable_topic_entry_bucket_budget, config.scalable_topic_entry_buckets_per_segment_max
+        ),
         collect_every_s=config.retention_check_interval_in_seconds,
         retention_ms=retention_ms,
         emptied_ms=1000 * config.log_linger_seconds,

@@ -19,6 +19,7 @@ from anabranch.client.transport.connection import ClientConnection, PartKind
 from anabranch.client.transport.core.refusals import Meaning, RefusedPart, meaning
 from anabranch.client.transport.pool import REQUEST_MAX_S, Connections
 from anabranch.errors import AnabranchError, PeerError
+from anabranch.model import buckets
 from anabranch.model.gone import Gone
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import Domain, TopicName
@@ -226,7 +227,7 @@ def read_layout(dag: pb.ScalableTopicDAG) -> SegmentLayout:
             created_ms=info.created_at_ms,
             sealed_ms=info.sealed_at_ms,
             classic_topic=info.legacy_topic_name,
-            bucket_splits=tuple(info.entry_bucket_splits),
+            bucket_splits=_splits(dag.epoch, info),
         )
     layout = SegmentLayout(dag.epoch, SegmentId(max(segments, default=-1) + 1), segments)
     at = 0
@@ -244,6 +245,13 @@ def read_layout(dag: pb.ScalableTopicDAG) -> SegmentLayout:
         gone=tuple(map(_read_gone, dag.gone)) if dag.tells_gone else None,
         topic_id=dag.topic_id,
     )
+
+
+def _splits(epoch: int, info: pb.SegmentInfoProto) -> buckets.Splits:
+    try:
+        return buckets.checked(info.entry_bucket_splits)
+    except ValueError as error:
+        raise PeerError(f"the layout of epoch {epoch}, segment {info.segment_id}: {error}") from error
 
 
 def _read_gone(gone: pb.GoneSegment) -> Gone:

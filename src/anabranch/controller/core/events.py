@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from anabranch.errors import AnabranchError
+from anabranch.model.buckets import ONE_BUCKET, BucketBudget
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.scalable import InitialPosition, ScalableTopic, SubscriptionKind, SubscriptionRecord
 from anabranch.model.segments import Segment, SegmentId
@@ -33,6 +34,17 @@ class MergeRequested:
     ticket: Ticket
     one: int
     other: int
+    now_ms: int
+    budget: BucketBudget = ONE_BUCKET
+
+
+@dataclass(frozen=True, slots=True)
+class RebucketRequested:
+    """The segment is to have a successor of the same range with that number of entry buckets."""
+
+    ticket: Ticket
+    segment: int
+    buckets: int
     now_ms: int
 
 
@@ -95,6 +107,7 @@ class RepairRequested:
 Request = (
     SplitRequested
     | MergeRequested
+    | RebucketRequested
     | SubscriptionRequested
     | SubscriptionFound
     | SubscriptionDeletionRequested

@@ -140,11 +140,14 @@ def _begin(state: ControlledTopic, request: Request) -> Operation | None:
         case e.SplitRequested(_, segment, now_ms, lopsided):
             result = layout.split(segment, now_ms, lopsided)
             return Reshaping(ReshapePlan(PlanKind.SPLIT, (SegmentId(segment),), result), request)
-        case e.MergeRequested(_, one, other, now_ms):
-            result = layout.merge(one, other, now_ms)
+        case e.MergeRequested(_, one, other, now_ms, budget):
+            result = layout.merge(one, other, now_ms, budget)
             # Parents are sealed in the order of their ranges, not in the order of the request.
             parents = sorted((SegmentId(one), SegmentId(other)), key=lambda s: layout.segments[s].range)
             return Reshaping(ReshapePlan(PlanKind.MERGE, tuple(parents), result), request)
+        case e.RebucketRequested(_, segment, buckets, now_ms):
+            result = layout.rebucket(segment, buckets, now_ms)
+            return Reshaping(ReshapePlan(PlanKind.REBUCKET, (SegmentId(segment),), result), request)
         case e.SubscriptionRequested() | e.SubscriptionFound():
             return SubscribeStep(request)
         case e.SubscriptionDeletionRequested():
