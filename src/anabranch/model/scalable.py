@@ -432,6 +432,10 @@ class ConsumerRecord:
     assigned: tuple[SegmentId, ...] = ()
     # Only for CHECKPOINT members: sealed segments that it has read to their end.
     finished: tuple[SegmentId, ...] = ()
+    # The numbers of its entry buckets in those of the assigned segments that it shares; the others are whole its own.
+    shares: Mapping[SegmentId, tuple[int, ...]] = field(default_factory=dict)
+    # Whether its client can share segments. Stored, so that a new leader knows before the consumer is back.
+    knows_buckets: bool = False
 
     def encode(self) -> bytes:
         value: dict[str, Any] = {
@@ -441,17 +445,24 @@ class ConsumerRecord:
         }
         if self.finished:
             value["finishedSegments"] = list(self.finished)
+        if self.shares:
+            value["assignedBuckets"] = {str(key): list(numbers) for key, numbers in self.shares.items()}
+        if self.knows_buckets:
+            value["knowsBuckets"] = True
         return json.dumps(value, separators=(",", ":")).encode()
 
     @staticmethod
     def decode(data: bytes) -> ConsumerRecord:
         try:
             value = json.loads(data)
+            shares = value.get("assignedBuckets", {})
             return ConsumerRecord(
                 value["consumerName"],
                 SubscriptionKind(value["consumerType"]),
                 _ids(value.get("assignedSegments", ())),
                 _ids(value.get("finishedSegments", ())),
+                {SegmentId(int(key)): tuple(map(int, numbers)) for key, numbers in shares.items()},
+                value.get("knowsBuckets", False) is True,
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadRecord(f"the stored record of a consumer cannot be read: {error!r}") from error

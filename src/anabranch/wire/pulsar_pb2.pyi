@@ -630,21 +630,33 @@ class CommandProducer(_message.Message):
     initial_subscription_name: str
     def __init__(self, topic: _Optional[str] = ..., producer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., producer_name: _Optional[str] = ..., encrypted: _Optional[bool] = ..., metadata: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., epoch: _Optional[int] = ..., user_provided_producer_name: _Optional[bool] = ..., producer_access_mode: _Optional[_Union[ProducerAccessMode, str]] = ..., topic_epoch: _Optional[int] = ..., txn_enabled: _Optional[bool] = ..., initial_subscription_name: _Optional[str] = ...) -> None: ...
 
+class AnabranchBucketSequence(_message.Message):
+    __slots__ = ("bucket", "last_sequence_id")
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
+    bucket: int
+    last_sequence_id: int
+    def __init__(self, bucket: _Optional[int] = ..., last_sequence_id: _Optional[int] = ...) -> None: ...
+
 class CommandProducerSuccess(_message.Message):
-    __slots__ = ("request_id", "producer_name", "last_sequence_id", "schema_version", "topic_epoch", "producer_ready")
+    __slots__ = ("request_id", "producer_name", "last_sequence_id", "schema_version", "topic_epoch", "producer_ready", "anabranch_buckets", "anabranch_whole_sequence_id")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_NAME_FIELD_NUMBER: _ClassVar[int]
     LAST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_EPOCH_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_READY_FIELD_NUMBER: _ClassVar[int]
+    ANABRANCH_BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    ANABRANCH_WHOLE_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     producer_name: str
     last_sequence_id: int
     schema_version: bytes
     topic_epoch: int
     producer_ready: bool
-    def __init__(self, request_id: _Optional[int] = ..., producer_name: _Optional[str] = ..., last_sequence_id: _Optional[int] = ..., schema_version: _Optional[bytes] = ..., topic_epoch: _Optional[int] = ..., producer_ready: _Optional[bool] = ...) -> None: ...
+    anabranch_buckets: _containers.RepeatedCompositeFieldContainer[AnabranchBucketSequence]
+    anabranch_whole_sequence_id: int
+    def __init__(self, request_id: _Optional[int] = ..., producer_name: _Optional[str] = ..., last_sequence_id: _Optional[int] = ..., schema_version: _Optional[bytes] = ..., topic_epoch: _Optional[int] = ..., producer_ready: _Optional[bool] = ..., anabranch_buckets: _Optional[_Iterable[_Union[AnabranchBucketSequence, _Mapping]]] = ..., anabranch_whole_sequence_id: _Optional[int] = ...) -> None: ...
 
 class CommandSend(_message.Message):
     __slots__ = ("producer_id", "sequence_id", "num_messages", "txnid_least_bits", "txnid_most_bits", "highest_sequence_id", "is_chunk", "marker", "message_id")
@@ -1239,18 +1251,20 @@ class CommandScalableTopicClose(_message.Message):
     def __init__(self, session_id: _Optional[int] = ...) -> None: ...
 
 class ScalableAssignedSegment(_message.Message):
-    __slots__ = ("segment_id", "hash_start", "hash_end", "segment_topic", "bucket_ranges")
+    __slots__ = ("segment_id", "hash_start", "hash_end", "segment_topic", "bucket_ranges", "anabranch_own_buckets")
     SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
     HASH_START_FIELD_NUMBER: _ClassVar[int]
     HASH_END_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_TOPIC_FIELD_NUMBER: _ClassVar[int]
     BUCKET_RANGES_FIELD_NUMBER: _ClassVar[int]
+    ANABRANCH_OWN_BUCKETS_FIELD_NUMBER: _ClassVar[int]
     segment_id: int
     hash_start: int
     hash_end: int
     segment_topic: str
     bucket_ranges: _containers.RepeatedCompositeFieldContainer[IntRange]
-    def __init__(self, segment_id: _Optional[int] = ..., hash_start: _Optional[int] = ..., hash_end: _Optional[int] = ..., segment_topic: _Optional[str] = ..., bucket_ranges: _Optional[_Iterable[_Union[IntRange, _Mapping]]] = ...) -> None: ...
+    anabranch_own_buckets: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, segment_id: _Optional[int] = ..., hash_start: _Optional[int] = ..., hash_end: _Optional[int] = ..., segment_topic: _Optional[str] = ..., bucket_ranges: _Optional[_Iterable[_Union[IntRange, _Mapping]]] = ..., anabranch_own_buckets: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ScalableConsumerAssignment(_message.Message):
     __slots__ = ("layout_epoch", "segments")
@@ -1261,20 +1275,22 @@ class ScalableConsumerAssignment(_message.Message):
     def __init__(self, layout_epoch: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[ScalableAssignedSegment, _Mapping]]] = ...) -> None: ...
 
 class CommandScalableTopicSubscribe(_message.Message):
-    __slots__ = ("request_id", "topic", "subscription", "consumer_name", "consumer_id", "consumer_type")
+    __slots__ = ("request_id", "topic", "subscription", "consumer_name", "consumer_id", "consumer_type", "anabranch_knows_buckets")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_NAME_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_TYPE_FIELD_NUMBER: _ClassVar[int]
+    ANABRANCH_KNOWS_BUCKETS_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     topic: str
     subscription: str
     consumer_name: str
     consumer_id: int
     consumer_type: ScalableConsumerType
-    def __init__(self, request_id: _Optional[int] = ..., topic: _Optional[str] = ..., subscription: _Optional[str] = ..., consumer_name: _Optional[str] = ..., consumer_id: _Optional[int] = ..., consumer_type: _Optional[_Union[ScalableConsumerType, str]] = ...) -> None: ...
+    anabranch_knows_buckets: bool
+    def __init__(self, request_id: _Optional[int] = ..., topic: _Optional[str] = ..., subscription: _Optional[str] = ..., consumer_name: _Optional[str] = ..., consumer_id: _Optional[int] = ..., consumer_type: _Optional[_Union[ScalableConsumerType, str]] = ..., anabranch_knows_buckets: _Optional[bool] = ...) -> None: ...
 
 class CommandScalableTopicSubscribeResponse(_message.Message):
     __slots__ = ("request_id", "error", "message", "assignment")

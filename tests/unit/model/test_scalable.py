@@ -385,11 +385,26 @@ def test_a_subscription_reads_back_as_it_was_written(
     assert json.loads(record.encode())["type"] == kind.value
 
 
-@given(names, st.sampled_from(SubscriptionKind), st.lists(segment_ids), st.lists(segment_ids))
+shares = st.dictionaries(segment_ids, st.lists(st.integers(0, 1023), unique=True).map(tuple), max_size=3)
+
+
+@given(
+    names,
+    st.sampled_from(SubscriptionKind),
+    st.lists(segment_ids),
+    st.lists(segment_ids),
+    shares,
+    st.booleans(),
+)
 def test_a_session_reads_back_as_it_was_written(
-    name: str, kind: SubscriptionKind, assigned: list[SegmentId], finished: list[SegmentId]
+    name: str,
+    kind: SubscriptionKind,
+    assigned: list[SegmentId],
+    finished: list[SegmentId],
+    shared: dict[SegmentId, tuple[int, ...]],
+    knows_buckets: bool,
 ) -> None:
-    record = ConsumerRecord(name, kind, tuple(assigned), tuple(finished))
+    record = ConsumerRecord(name, kind, tuple(assigned), tuple(finished), shared, knows_buckets)
     assert ConsumerRecord.decode(record.encode()) == record
 
 
