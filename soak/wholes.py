@@ -54,6 +54,8 @@ def _entries(port: int, topic: str) -> Iterator[tuple[pb.MessageIdData, pb.Messa
             Kind.GET_LAST_MESSAGE_ID_RESPONSE,
         )
         end = answer.command.getLastMessageIdResponse.last_message_id
+        if end.entryId >= 1 << 63:
+            return  # Nothing was ever published.
         used = 0
         while True:
             frame = link.wait(lambda got: got.type == Kind.MESSAGE)
