@@ -37,18 +37,19 @@ IDS_MAX: Final = 1_000_000
 
 def lane_of(splits: Splits, metadata: pb.MessageMetadata) -> int:
     """The bucket of an entry, or `WHOLE`. Ranges that no producer can mean count as none."""
-    if not (metadata.HasField("entry_hash_min") and metadata.HasField("entry_hash_max")):
-        return WHOLE
     low, high = metadata.entry_hash_min, metadata.entry_hash_max
     if not low <= high <= HASH_MAX:
+        return WHOLE
+    # A missing field reads as 0; asking costs as much as reading.
+    if not (low or metadata.HasField("entry_hash_min")) or not (high or metadata.HasField("entry_hash_max")):
         return WHOLE
     bucket = bisect_right(splits, low)
     return bucket if bisect_right(splits, high, bucket) == bucket else WHOLE
 
 
-def noted(ids: LaneIds, lane: int, last: int) -> LaneIds:
-    """`ids` with one more entry that was not judged."""
-    if ids and last <= max(ids.values()):
+def noted(ids: LaneIds, highest: int, lane: int, last: int) -> LaneIds:
+    """`ids`, of which `highest` is the highest, with one more entry that was not judged."""
+    if last <= highest:
         return {lane: last}
     ids[lane] = last
     return ids
@@ -161,10 +162,6 @@ class BucketDeduplication(Deduplication):
         self._confirmed_lanes.clear()
         self._ids = 0
 
-    def covered_by(self, producer: str, metadata: pb.MessageMetadata, entry: Buffer) -> int:
-        # Those who name ranges name the last id, and what lies behind it may be in another bucket.
-        return -1 if self.lane_of(metadata) != WHOLE else super().covered_by(producer, metadata, entry)
-
     def lanes_image(self) -> Iterator[tuple[str, LaneIds]]:
         """What the table itself does not hold, for the topic's stored state."""
         return ((name, ids) for name, ids in self._lanes.items() if ids.keys() != {WHOLE})
@@ -174,7 +171,7 @@ class BucketDeduplication(Deduplication):
         if last is None:
             return
         name, lane = metadata.producer_name, self.lane_of(metadata)
-        covered = self.covered_by(name, metadata, entry)
+        covered = self.covered_by(name, metadata, entry) if lane == WHOLE else -1
         if not self._are_judged and last <= self.pushed.get(name, -1):
             self.forget(name)
         self.push(name, last, covered, lane)

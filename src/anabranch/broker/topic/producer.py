@@ -137,7 +137,7 @@ class AttachedProducer:
     asked: pb.CommandProducer | None = None
     # The last sequence id in its latest SEND, kept while deduplication is off; -1: nothing yet.
     last_pushed: int = -1
-    # Where the topic has several entry buckets, instead of that: by lane; and how many entries named no bucket.
+    # Where the topic has several entry buckets: the same by lane, and how many entries were in no single bucket.
     last_ids: LaneIds | None = None
     unstamped: int = 0
     messages_in: int = 0

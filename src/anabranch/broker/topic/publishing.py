@@ -267,7 +267,8 @@ class Publishing:
                 stamps.count(producer, lane)
             if counts(metadata):
                 completed = highest_id
-                covered = self.dedup.covered_by(producer.name, metadata, entry)
+                # Who names a bucket names the last id, and the one behind it may be in another bucket.
+                covered = -1 if lane != WHOLE else self.dedup.covered_by(producer.name, metadata, entry)
                 self.dedup.push(producer.name, completed, covered, lane)
         self._count(producer, 1, messages, len(entry))
         self._answers.append((number, producer, [(sequence_id, highest_id)], None, completed, lane))

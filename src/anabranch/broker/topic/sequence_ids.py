@@ -114,7 +114,8 @@ class SequenceIds:
             self._table.replay(metadata, entry)
         elif (last := last_id(metadata)) is not None:
             name, lane = metadata.producer_name, self._table.lane_of(metadata)
-            self._keep(name, noted(self._last.get(name, {}), lane, last))
+            ids = self._last.get(name, {})
+            self._keep(name, noted(ids, max(ids.values(), default=-1), lane, last))
 
     def want(self, is_wanted: bool) -> None:
         """Turns deduplication on or off. If the log must be read first, deduplication begins after that."""

@@ -53,7 +53,9 @@ class Stamps:
             lane = self.lane(metadata)
             self.count(producer, lane)
             if metadata is None or counts(metadata):
-                producer.last_ids = noted(producer.last_ids or {}, lane, send[4])
+                last = send[4]
+                producer.last_ids = noted(producer.last_ids or {}, producer.last_pushed, lane, last)
+                producer.last_pushed = last
             # Else the message is incomplete: if its producer dies now, it must be able to send the message again.
 
 

@@ -243,6 +243,17 @@ async def test_a_sealed_segment_says_what_it_holds_of_each_bucket(cluster: Clust
     assert await told(cluster, topic) == expected, "whatever the policy is by now"
 
 
+async def test_a_child_judges_by_its_own_buckets(cluster: Cluster) -> None:
+    await segment(cluster)
+    left, _ = await cluster.split()
+    assert left.bucket_splits == even(2)
+    made = await sender(cluster, name_of(left))
+    assert await made.send(4, 2)
+    assert await made.send(3, 1)
+    assert not await made.send(4, 3), "the same bucket here"
+    assert await told(cluster, name_of(left)) == ({0: 3, 1: 4}, -1, 4)
+
+
 async def test_nobody_is_told_of_what_is_on_its_way_to_the_disk(cluster: Cluster) -> None:
     topic = await segment(cluster)
     made = await sender(cluster, topic)

@@ -146,8 +146,8 @@ def test_ids_of_very_many_buckets_have_an_end(monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_was_stored_without_being_judged_is_known_only_as_far_as_it_is_certain() -> None:
     # A producer that began again from 0 has not stored 2 in bucket 1, whatever was there before.
-    assert noted({1: 91}, 0, 0) == {0: 0}
-    assert noted({0: 0, 1: 1}, 0, 2) == {0: 2, 1: 1}
+    assert noted({1: 91}, 91, 0, 0) == {0: 0}
+    assert noted({0: 0, 1: 1}, 1, 0, 2) == {0: 2, 1: 1}
     table = BucketDeduplication(FOUR, {"p": 91}, stored=StoredLanes(pushed={"p": {1: 91}}))
     table.replay(metadata("p", 0, in_bucket(0)), b"")
     assert not table.is_duplicate("p", 2, 1)
