@@ -44,6 +44,10 @@ class SegmentStatus:
     # The position one past the last entry it ever had, as (ledger, entry); (0, 0) if it had none.
     end: tuple[int, int] | None = None
     keys: KeysSeen = field(default_factory=KeysSeen)
+    # Where the segment has several entry buckets: the entries that were in no single one of them since its owner opened
+    # it, and the producer of the last of them.
+    unstamped_entries: int = 0
+    unstamped_producer: str = ""
     # The segment has entries that may yet be shown to readers: no reader is at its end, sealed or not.
     is_hiding: bool = False
 

@@ -101,15 +101,15 @@ class ProducerCommands:
     async def _tell_sequence_id(
         self, session: ClientSession, request: pb.CommandProducer, topic: Publishable
     ) -> None:
-        """Answers with the last sequence id stored for that producer name, in a sealed segment too; attaches no
+        """Answers with the last sequence ids stored for that producer name, in a sealed segment too; attaches no
         producer."""
-        last = await topic.settled_sequence_id(request.producer_name)
+        ids = await topic.settled_ids(request.producer_name)
         _give_up(session, request)
         answer = C(type=C.PRODUCER_SUCCESS)
         success = answer.producer_success
         success.request_id = request.request_id
         success.producer_name = request.producer_name
-        success.last_sequence_id = last
+        ids.fill(success)
         session.send(answer)
 
     def close(self, session: ClientSession, request: pb.CommandCloseProducer) -> None:

@@ -25,7 +25,7 @@ from anabranch.broker.policy.limits import TopicLimits, limits_of
 from anabranch.broker.policy.namespace import NamespacePolicies
 from anabranch.broker.policy.rate_bucket import Pace
 from anabranch.broker.runtime.weakly import weakly
-from anabranch.broker.topic.producer import AttachedProducer
+from anabranch.broker.topic.producer import AttachedProducer, StoredIds
 from anabranch.broker.topic.producers import TopicProducers
 from anabranch.broker.topic.publishing import refusal_of, send_error
 from anabranch.broker.topic.throttle import PublishPace
@@ -122,12 +122,12 @@ class NonPersistentTopic:
         producer.topic = self
         self.attached.add(producer, request_id)
 
-    def last_sequence_id(self, producer: str) -> int:
-        """Always -1: publishes are not remembered."""
-        return -1
+    def stored_ids(self, producer: str) -> StoredIds:
+        """None: publishes are not remembered."""
+        return StoredIds()
 
-    async def settled_sequence_id(self, producer: str) -> int:
-        return self.last_sequence_id(producer)
+    async def settled_ids(self, producer: str) -> StoredIds:
+        return self.stored_ids(producer)
 
     def store_epoch(self, done: Callable[[Exception | None], None]) -> None:
         """Calls back at once: the epoch lasts only while the topic is open."""

@@ -19,6 +19,7 @@ from anabranch.broker.non_persistent.topic import NonPersistentTopic
 from anabranch.broker.non_persistent.topics import NonPersistentTopics
 from anabranch.broker.observe.metric_names import WRITE_LATENCIES
 from anabranch.broker.observe.metrics_balancer import MeasuredBalancer, add_balancer
+from anabranch.broker.observe.metrics_buckets import BucketLines
 from anabranch.broker.observe.metrics_page import Page, escaped
 from anabranch.broker.observe.metrics_upkeep import UpkeepLines
 from anabranch.broker.runtime.loop_watch import TurnTimes
@@ -156,6 +157,7 @@ async def _add_topics(page: Page, cluster: str, broker: MeasuredBroker) -> None:
     per_topic = broker.config.expose_topic_level_metrics_in_prometheus
     add_clients = _client_lines(page, broker)
     upkeep = UpkeepLines(page, cluster, per_topic=per_topic)
+    buckets = BucketLines(page, cluster, per_topic=per_topic)
     sums: dict[NamespaceName, dict[str, float]] = {}
     counts: dict[NamespaceName, int] = {}
     topics: list[Topic | NonPersistentTopic] = [*broker.loaded().values(), *broker.non_persistent.loaded()]
@@ -165,6 +167,7 @@ async def _add_topics(page: Page, cluster: str, broker: MeasuredBroker) -> None:
         labels = f'{cluster},namespace="{namespace}",topic="{escaped(str(topic.name))}"'
         if isinstance(topic, Topic):
             upkeep.add(labels, topic)
+            buckets.add(labels, topic)
         if per_topic:
             page.add_all(labels, figures)
             for subscription in topic.subscriptions.values():
@@ -181,6 +184,7 @@ async def _add_topics(page: Page, cluster: str, broker: MeasuredBroker) -> None:
         if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
             await asyncio.sleep(0)
     upkeep.finish()
+    buckets.finish()
     total: dict[str, float] = dict.fromkeys(_BROKER_NAMES.values(), 0)
     for namespace, figures in sums.items():
         labels = f'{cluster},namespace="{namespace}"'

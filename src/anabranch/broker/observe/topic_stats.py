@@ -101,7 +101,7 @@ def topic_stats(topic: Topic) -> dict[str, Any]:
         "oldestBacklogMessageAgeSeconds": topic.quotas.backlog_age_s,
         "oldestBacklogMessageSubscriptionName": "",
         "earliestMsgPublishTimeInBacklogs": 0,
-        "publishers": [publisher_stats(producer) for producer in topic.producers.values()],
+        "publishers": [_publisher(topic, producer) for producer in topic.producers.values()],
         "waitingPublishers": topic.attached.waiting,
         "subscriptions": subscriptions,
         "deduplicationStatus": "Enabled" if publishing.is_deduplicating else "Disabled",
@@ -112,7 +112,14 @@ def topic_stats(topic: Topic) -> dict[str, Any]:
         ),
         "topicCreationTimeStamp": topic.log.topic_record.created_ms,
         "ownerBroker": topic.services.http_url.partition("://")[2],
+        # Ours, for a segment with several entry buckets: what consumers cannot share it for.
+        **({} if topic.stamps is None else {"unstampedEntries": topic.stamps.unstamped}),
     }
+
+
+def _publisher(topic: Topic, producer: AttachedProducer) -> dict[str, Any]:
+    stats = publisher_stats(producer)
+    return stats if topic.stamps is None else stats | {"unstampedEntries": producer.unstamped}
 
 
 async def add_earliest(topic: Topic, stats: dict[str, Any]) -> None:

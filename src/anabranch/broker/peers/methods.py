@@ -113,6 +113,8 @@ class ToldStatus(msgspec.Struct, frozen=True):
     end: tuple[int, int] | None = None
     keys: KeysSeen = KeysSeen()
     is_hiding: bool = False
+    unstamped_entries: int = 0
+    unstamped_producer: str = ""
 
     @classmethod
     def of(cls, status: SegmentStatus) -> ToldStatus:
@@ -127,6 +129,8 @@ class ToldStatus(msgspec.Struct, frozen=True):
             status.end,
             status.keys,
             status.is_hiding,
+            status.unstamped_entries,
+            status.unstamped_producer,
         )
 
     def status(self) -> SegmentStatus:
@@ -141,6 +145,8 @@ class ToldStatus(msgspec.Struct, frozen=True):
             end=self.end,
             keys=self.keys,
             is_hiding=self.is_hiding,
+            unstamped_entries=self.unstamped_entries,
+            unstamped_producer=self.unstamped_producer,
         )
 
 

@@ -11,11 +11,16 @@ it may be answered only once the first one is confirmed; a producer that asks fo
 answer may exceed the last named id: some clients name only the first id of a batch, and when such a producer
 reconnects, it must not send the rest of the batch again. All chunks of a chunked message share one sequence id: the
 message is judged, and counted, at its last chunk.
+
+Where a segment has several entry buckets, a producer's ids rise within each bucket only. `bucket_dedup.py` has the
+table of such a topic; the `lane` of an entry, here and there, is the number of its bucket, or `WHOLE`. This table
+treats all lanes as one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
 
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import starts_a_row
@@ -23,6 +28,10 @@ from anabranch.wire.frames import SEQUENCE_ID_MAX, Buffer
 
 # Producers remembered per topic; beyond that those inactive for longest are forgotten.
 PRODUCERS_MAX = 10_000
+# The lane of an entry that is in no single bucket, and of all entries of a topic without buckets.
+WHOLE: Final = -1
+# Sequence ids of one producer by lane.
+LaneIds: TypeAlias = dict[int, int]
 
 
 class Deduplication:
@@ -45,10 +54,14 @@ class Deduplication:
         # Whether a producer that names one id per batch names the first of several consecutive ids.
         self._names_first: dict[str, bool] = {}
 
-    def is_duplicate(self, producer: str, last_named: int) -> bool:
+    def lane_of(self, metadata: pb.MessageMetadata) -> int:
+        """The lane that an entry is judged in."""
+        return WHOLE
+
+    def is_duplicate(self, producer: str, last_named: int, lane: int = WHOLE) -> bool:
         return last_named <= self.pushed.get(producer, -1)
 
-    def push(self, producer: str, last_named: int, covered: int = -1) -> None:
+    def push(self, producer: str, last_named: int, covered: int = -1, lane: int = WHOLE) -> None:
         """Notes an appended entry that names ids up to this one; it may be known to cover some more."""
         before = self.pushed.pop(producer, -1)
         self.pushed[producer] = max(before, last_named)
@@ -59,13 +72,13 @@ class Deduplication:
         if len(self.pushed) > PRODUCERS_MAX:
             self.forget(next(iter(self.pushed)))
 
-    def learn(self, producer: str, last_named: int, covered: int = -1) -> None:
-        """Notes the last id that this producer has appended, replacing what was known of it."""
+    def learn(self, producer: str, ids: LaneIds, covered: int = -1) -> None:
+        """Notes the last ids that this producer has appended, replacing what was known of it."""
         self.pushed.pop(producer, None)
         self.confirmed.pop(producer, None)
-        self.push(producer, last_named, covered)
+        self.push(producer, max(ids.values()), covered)
 
-    def confirm(self, producer: str, last_named: int) -> None:
+    def confirm(self, producer: str, last_named: int, lane: int = WHOLE) -> None:
         if last_named > self.confirmed.get(producer, -1) and producer in self.pushed:
             self.confirmed[producer] = last_named
 
@@ -74,6 +87,11 @@ class Deduplication:
         last = self.confirmed.get(producer, -1)
         named, covered = self._covered.get(producer, (-1, -1))
         return covered if named == last else last
+
+    def pushed_by(self, producer: str) -> LaneIds:
+        """The last ids that this producer has appended; empty for an unknown one."""
+        last = self.pushed.get(producer)
+        return {} if last is None else {WHOLE: last}
 
     def is_behind(self, producer: str) -> bool:
         """Whether entries of this producer are appended and not yet confirmed."""
@@ -121,7 +139,7 @@ class Deduplication:
             name = metadata.producer_name
             covered = self.covered_by(name, metadata, entry)
             # The last id and not the highest: ids of entries stored without deduplication may have gone back.
-            self.learn(name, last, covered)
+            self.learn(name, {WHOLE: last}, covered)
             self.confirm(name, last)
 
 

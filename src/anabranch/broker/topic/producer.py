@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.ports import Done
+from anabranch.broker.state.dedup import WHOLE, LaneIds
 from anabranch.model.names import TopicName
 from anabranch.storage.port import Buffer
 from anabranch.wire import pulsar_pb2 as pb
@@ -81,13 +82,33 @@ class Publishable(Protocol):
 
     def close_producer(self, producer: AttachedProducer, answered: Callable[[], None]) -> None: ...
 
-    def last_sequence_id(self, producer: str) -> int: ...
+    def stored_ids(self, producer: str) -> StoredIds: ...
 
-    async def settled_sequence_id(self, producer: str) -> int:
-        """The last stored sequence id, once nothing from that producer is on its way to the disk."""
+    async def settled_ids(self, producer: str) -> StoredIds:
+        """The last stored sequence ids, once nothing from that producer is on its way to the disk."""
 
     def store_epoch(self, done: Done) -> None:
         """Makes the new epoch of an exclusive producer as durable as the topic itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredIds:
+    """The last sequence ids that a topic has stored of a producer, as a returning producer learns them."""
+
+    # The highest of all; -1: none, or the topic does not know.
+    last: int = -1
+    # Where the topic has several entry buckets, the highest id by lane; None elsewhere.
+    by_lane: LaneIds | None = None
+
+    def fill(self, success: pb.CommandProducerSuccess) -> None:
+        success.last_sequence_id = self.last
+        if self.by_lane is None:
+            return
+        # Set even if it is -1: it tells that ids are judged by bucket here.
+        success.anabranch_whole_sequence_id = self.by_lane.get(WHOLE, -1)
+        for bucket, last in sorted(self.by_lane.items()):
+            if bucket != WHOLE:
+                success.anabranch_buckets.add(bucket=bucket, last_sequence_id=last)
 
 
 @dataclass(eq=False, slots=True)
@@ -116,6 +137,9 @@ class AttachedProducer:
     asked: pb.CommandProducer | None = None
     # The last sequence id in its latest SEND, kept while deduplication is off; -1: nothing yet.
     last_pushed: int = -1
+    # Where the topic has several entry buckets: the same by lane, and how many entries were in no single bucket.
+    last_ids: LaneIds | None = None
+    unstamped: int = 0
     messages_in: int = 0
     bytes_in: int = 0
     rates_in: tuple[float, float] = (0.0, 0.0)

@@ -10,7 +10,13 @@ from collections.abc import Callable, Collection
 
 from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.errors import ProducerBusyError, ProducerFencedError
-from anabranch.broker.topic.producer import Admission, AdmissionVerdict, AttachedProducer, Publishable
+from anabranch.broker.topic.producer import (
+    Admission,
+    AdmissionVerdict,
+    AttachedProducer,
+    Publishable,
+    StoredIds,
+)
 from anabranch.model.names import TopicName
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -121,7 +127,8 @@ class TopicProducers:
         success.producer_name = producer.name
         # Hidden producers are not deduplicated: their clients drop the whole attempt when in doubt.
         is_hidden = producer.attempt is not None
-        success.last_sequence_id = -1 if is_hidden else _topic_of(producer).last_sequence_id(producer.name)
+        ids = StoredIds() if is_hidden else _topic_of(producer).stored_ids(producer.name)
+        ids.fill(success)
         success.schema_version = producer.schema_version
         if self.epoch is not None and producer.is_exclusive:
             success.topic_epoch = self.epoch

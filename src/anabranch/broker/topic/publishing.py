@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Callable, Container, Sequence
 from typing import Protocol
 
-from anabranch.broker.state.dedup import Deduplication, counts
+from anabranch.broker.state.dedup import WHOLE, Deduplication, counts
 from anabranch.broker.topic.producer import AttachedProducer
+from anabranch.broker.topic.stamps import Stamps
 from anabranch.errors import MalformedFrame
 from anabranch.model.hidden_writes import attempt_of_bits
 from anabranch.storage.port import Buffer, LogError, LogFullError
@@ -32,12 +33,13 @@ from anabranch.wire.frames import (
     Frame,
 )
 
-# (entry waited for, producer, ids, refusal, completed). Ids are (sequence id, highest sequence id) of entries stored
-# one after the other, of which the last is the one waited for; they are those of the SEND, so the client knows them. A
-# refusal, with its code and text, concerns one message. `completed` is the id that deduplication may then call stored,
-# or None: deduplication is off, or a chunk completes no message.
+# (entry waited for, producer, ids, refusal, completed, lane). Ids are (sequence id, highest sequence id) of entries
+# stored one after the other, of which the last is the one waited for; they are those of the SEND, so the client knows
+# them. A refusal, with its code and text, concerns one message. `completed` is the id that deduplication may then call
+# stored, or None: deduplication is off, or a chunk completes no message. `lane` is that entry's, where the topic has
+# several.
 _Ids = list[tuple[int, int]]
-_Answer = tuple[int, AttachedProducer, _Ids, tuple[int, str] | None, int | None]
+_Answer = tuple[int, AttachedProducer, _Ids, tuple[int, str] | None, int | None, int]
 
 _DUPLICATE = (-1, "")
 _UNREADABLE = (
@@ -67,6 +69,7 @@ class Publishing:
         "_pace",
         "_producers",
         "_reads_metadata",
+        "_stamps",
         "bytes_in",
         "dedup",
         "entries_in",
@@ -86,14 +89,16 @@ class Publishing:
         producers: Container[str],
         on_full: Callable[[], None],
         on_hidden: Callable[[str, int, int], None] | None = None,
+        stamps: Stamps | None = None,
     ) -> None:
         """`producers` has the names of the attached ones. `on_hidden` is called with attempt, ledger and
-        entry of each entry that a hidden producer has appended."""
+        entry of each entry that a hidden producer has appended. `stamps`: the topic has several entry buckets."""
         self._log = log
         self._producers = producers
         self._answers: deque[_Answer] = deque()
         self._on_full = on_full
         self._on_hidden = on_hidden
+        self._stamps = stamps
         self.dedup = dedup
         self.is_deduplicating = False
         self.is_sealed = is_sealed
@@ -175,9 +180,9 @@ class Publishing:
         except LogError as error:
             self._append_failed(error)
             return
-        _note_last(producer, sends[-1])
+        self._note(producer, sends)
         ids = list(zip(first_ids, last_ids, strict=True))
-        self._answers.append((first + len(ids) - 1, producer, ids, None, None))
+        self._answers.append((first + len(ids) - 1, producer, ids, None, None, WHOLE))
         producer.link.owes(len(ids))
         self._count(producer, len(ids), sum(counts), sum(map(len, entries)))
 
@@ -188,8 +193,8 @@ class Publishing:
         except LogError as error:
             self._append_failed(error)
             return
-        _note_last(producer, send)
-        self._answers.append((number, producer, [(sequence_id, highest_id)], None, None))
+        self._note(producer, (send,))
+        self._answers.append((number, producer, [(sequence_id, highest_id)], None, None, WHOLE))
         producer.link.owes(1)
         self._count(producer, 1, messages, len(entry))
 
@@ -199,6 +204,19 @@ class Publishing:
         self.bytes_in += size
         producer.messages_in += messages
         producer.bytes_in += size
+
+    def _note(self, producer: AttachedProducer, sends: Sequence[Frame]) -> None:
+        """Notes the ids of appended entries that were not judged, in case deduplication is turned on later: see
+        `sequence_ids.py`."""
+        if self._stamps is not None:
+            self._stamps.note(producer, sends)
+            return
+        send = sends[-1]
+        if send[5] & IS_CHUNK and not _completes(send[6]):
+            # The message is incomplete: if its producer dies now, it must be able to send the message again.
+            producer.last_pushed = send[2] - 1
+        else:
+            producer.last_pushed = send[4]
 
     def publish_own(self, entry: bytes, messages: int) -> None:
         """Appends an entry of the broker itself, without an answer. Raises LogError if it is refused."""
@@ -224,7 +242,13 @@ class Publishing:
                 refusal = self._refusal_by(metadata, producer)
         if refusal is None and 0 < self._message_bytes_max < len(entry) and not flags & IS_CHUNK:
             refusal = (pb.NotAllowedError, f"Exceed maximum message size of {self._message_bytes_max} bytes")
-        if refusal is None and self.is_deduplicating and self.dedup.is_duplicate(producer.name, highest_id):
+        stamps = self._stamps
+        lane = WHOLE if stamps is None else stamps.lane(metadata)
+        if (
+            refusal is None
+            and self.is_deduplicating
+            and self.dedup.is_duplicate(producer.name, highest_id, lane)
+        ):
             refusal = _DUPLICATE
         if refusal is not None:
             self._refuse(producer, (sequence_id, highest_id), refusal)
@@ -237,12 +261,17 @@ class Publishing:
         # Only entries in the log make later ones duplicates: a refused append leaves no trace.
         completed = None
         if not self.is_deduplicating or metadata is None:
-            _note_last(producer, send)
-        elif counts(metadata):
-            completed = highest_id
-            self.dedup.push(producer.name, completed, self.dedup.covered_by(producer.name, metadata, entry))
+            self._note(producer, (send,))
+        else:
+            if stamps is not None:
+                stamps.count(producer, lane)
+            if counts(metadata):
+                completed = highest_id
+                # Who names a bucket names the last id, and the one behind it may be in another bucket.
+                covered = -1 if lane != WHOLE else self.dedup.covered_by(producer.name, metadata, entry)
+                self.dedup.push(producer.name, completed, covered, lane)
         self._count(producer, 1, messages, len(entry))
-        self._answers.append((number, producer, [(sequence_id, highest_id)], None, completed))
+        self._answers.append((number, producer, [(sequence_id, highest_id)], None, completed, lane))
         producer.link.owes(1)
 
     def _refusal_by(self, metadata: pb.MessageMetadata, producer: AttachedProducer) -> tuple[int, str] | None:
@@ -291,12 +320,14 @@ class Publishing:
             return
         assert self._on_hidden is not None
         self._on_hidden(attempt, self._log.ledger, number)
-        self._answers.append((number, producer, [(sequence_id, highest_id)], None, None))
+        if self._stamps is not None:
+            self._stamps.look(producer, entry)
+        self._answers.append((number, producer, [(sequence_id, highest_id)], None, None, WHOLE))
         producer.link.owes(1)
         self._count(producer, 1, messages, len(entry))
 
     def _refuse(self, producer: AttachedProducer, ids: tuple[int, int], refusal: tuple[int, str]) -> None:
-        self._answers.append((self._log.next_entry - 1, producer, [ids], refusal, None))
+        self._answers.append((self._log.next_entry - 1, producer, [ids], refusal, None, WHOLE))
         producer.link.owes(1)
         self.confirmed(self._log.confirmed_end)
 
@@ -314,7 +345,7 @@ class Publishing:
         frames: list[bytes] = []
         count = 0
         while answers and answers[0][0] < entries_end:
-            last, producer, ids, refusal, completed = answers.popleft()
+            last, producer, ids, refusal, completed, lane = answers.popleft()
             if producer is not current:
                 _write(current, frames, count)
                 current, frames, count = producer, [], 0
@@ -322,7 +353,7 @@ class Publishing:
             if refusal is None:
                 frames.append(encode_receipt_run(producer.id, ledger, last - len(ids) + 1, ids))
                 if completed is not None:
-                    self.dedup.confirm(producer.name, completed)
+                    self.dedup.confirm(producer.name, completed, lane)
             elif refusal is _DUPLICATE:
                 frames.append(encode_receipts(producer.id, [(*ids[0], -1, -1)]))
             else:
@@ -331,7 +362,7 @@ class Publishing:
 
     def abandon(self) -> None:
         """Drops all pending answers because the log is lost; the clients resend those messages."""
-        for _, producer, ids, _, _ in self._answers:
+        for _, producer, ids, _, _, _ in self._answers:
             producer.link.answered(len(ids))
         self._answers.clear()
 
@@ -349,15 +380,6 @@ def refusal_of(flags: int, *, is_sealed: bool = False) -> tuple[int, str] | None
     if is_sealed:
         return (pb.TopicTerminatedError, "the topic was already terminated")
     return None
-
-
-def _note_last(producer: AttachedProducer, send: Frame) -> None:
-    """Notes the last id of an appended entry, in case deduplication is turned on later: see `sequence_ids.py`."""
-    if send[5] & IS_CHUNK and not _completes(send[6]):
-        # The message is incomplete: if its producer dies now, it must be able to send the message again.
-        producer.last_pushed = send[2] - 1
-    else:
-        producer.last_pushed = send[4]
 
 
 def _completes(entry: Buffer) -> bool:

@@ -9,6 +9,8 @@ the state is stored.
 The ids from times without deduplication are kept apart from the table: for them the last id counts and not the highest,
 and no producer gets them before deduplication is on. Otherwise the messages of a producer that starts again from 0
 every day would be dropped.
+
+Where the topic has several entry buckets, ids are kept by lane (`bucket_dedup.py`); elsewhere all entries are in one.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from anabranch.broker.runtime.background import Background
-from anabranch.broker.state.dedup import PRODUCERS_MAX, Deduplication, last_id
+from anabranch.broker.state.bucket_dedup import BucketDeduplication, StoredLanes, noted
+from anabranch.broker.state.dedup import PRODUCERS_MAX, WHOLE, Deduplication, LaneIds, last_id
 from anabranch.broker.topic.confirmations import Confirmations
 from anabranch.broker.topic.phase import TopicLife
 from anabranch.broker.topic.producer import AttachedProducer
@@ -33,6 +36,7 @@ from anabranch.wire.frames import SEQUENCE_ID_MAX, Buffer
 # Their keys in a topic's stored state.
 LAST_IDS = "last_sequence_ids"
 UNREAD_FROM = "last_sequence_ids_unread_from"
+BY_BUCKET = "sequence_ids_by_bucket"
 
 
 class SequenceIds:
@@ -43,6 +47,7 @@ class SequenceIds:
         "_confirmations",
         "_departed",
         "_is_wanted",
+        "_lanes",
         "_last",
         "_life",
         "_log",
@@ -67,7 +72,9 @@ class SequenceIds:
         background: Background,
         stored: dict[str, Any],
         as_of: Position,
+        unjudged: Mapping[str, LaneIds] | None = None,
     ) -> None:
+        """`unjudged` are the ids of a topic with several entry buckets, from its stored state."""
         self._name = name
         self._log = log
         self._publishing = publishing
@@ -76,9 +83,12 @@ class SequenceIds:
         self._confirmations = confirmations
         self._background = background
         self._table: Deduplication = publishing.dedup
-        self._last: dict[str, int] = {
-            name: min(last, SEQUENCE_ID_MAX) for name, last in stored.pop(LAST_IDS, {}).items()
+        # The same where the topic has several entry buckets.
+        self._lanes = self._table if isinstance(self._table, BucketDeduplication) else None
+        self._last: dict[str, LaneIds] = {
+            name: {WHOLE: min(last, SEQUENCE_ID_MAX)} for name, last in stored.pop(LAST_IDS, {}).items()
         }
+        self._last |= {name: dict(ids) for name, ids in (unjudged or {}).items()}
         # Entries from here up to the end of the log at opening are not accounted for. None: all are.
         ledger, entry = stored.pop(UNREAD_FROM, as_of)
         self.unread_from: Position | None = (ledger, entry)
@@ -103,17 +113,23 @@ class SequenceIds:
         if self._publishing.is_deduplicating or self._life.is_sealed:
             self._table.replay(metadata, entry)
         elif (last := last_id(metadata)) is not None:
-            self._keep(metadata.producer_name, last)
+            name, lane = metadata.producer_name, self._table.lane_of(metadata)
+            ids = self._last.get(name, {})
+            self._keep(name, noted(ids, max(ids.values(), default=-1), lane, last))
 
     def want(self, is_wanted: bool) -> None:
         """Turns deduplication on or off. If the log must be read first, deduplication begins after that."""
         if is_wanted is self._is_wanted:
             return
         self._is_wanted = is_wanted
-        if not is_wanted:
+        if not is_wanted and self._publishing.is_deduplicating:
             for producer in self._producers.values():
                 producer.last_pushed = self._table.pushed.get(producer.name, -1)
+                producer.last_ids = self._table.pushed_by(producer.name)
             self._publishing.deduplicate(False)
+            self._store_what_is_judged()
+        elif not is_wanted:
+            return  # It has not begun yet.
         elif self.unread_from is None or self._life.is_opening:
             self._begin()
         else:
@@ -150,34 +166,48 @@ class SequenceIds:
         if self._publishing.is_deduplicating:
             # Deduplication was turned off and on again while the log was read: the other call has learned newer ids.
             return
-        live = {p.name: p.last_pushed for p in self._producers.values() if p.last_pushed >= 0}
+        live = {p.name: ids for p in self._producers.values() if (ids := self._ids_of(p))}
         learned = self._last | live
-        for name, last in learned.items():
-            self._table.learn(name, last)
+        for name, ids in learned.items():
+            self._table.learn(name, ids)
         self._last.clear()
         self._departed.clear()
         self._publishing.deduplicate(True)
 
         def confirmed() -> None:
-            for name, last in learned.items():
-                self._table.confirm(name, last)
+            for name, ids in learned.items():
+                for lane, last in ids.items():
+                    self._table.confirm(name, last, lane)
 
         if self._life.is_opening:
             confirmed()
         else:
             # This includes producers that have left: their last entries may not be confirmed yet.
             self._confirmations.when_confirmed(confirmed)
+            self._store_what_is_judged()
+
+    def _store_what_is_judged(self) -> None:
+        """After a crash, entries that were judged are read otherwise than others: the state between them says which
+        are."""
+        if self._lanes is not None and not self._life.is_opening:
+            self._confirmations.stored_in_full()
 
     def departed(self, producer: AttachedProducer) -> None:
         is_off = not self._publishing.is_deduplicating
-        if is_off and producer.is_name_given and producer.last_pushed >= 0:
-            self._keep(producer.name, producer.last_pushed)
+        if is_off and producer.is_name_given and (ids := self._ids_of(producer)):
+            self._keep(producer.name, ids)
             if self.unread_from is not None:
                 self._departed.add(producer.name)
 
-    def _keep(self, name: str, last: int) -> None:
+    def _ids_of(self, producer: AttachedProducer) -> LaneIds:
+        """The last ids of entries that were not judged; empty if there are none."""
+        if self._lanes is not None:
+            return dict(producer.last_ids or {})
+        return {WHOLE: producer.last_pushed} if producer.last_pushed >= 0 else {}
+
+    def _keep(self, name: str, ids: LaneIds) -> None:
         self._last.pop(name, None)
-        self._last[name] = last
+        self._last[name] = ids
         if len(self._last) > PRODUCERS_MAX:
             oldest = next(iter(self._last))
             del self._last[oldest]
@@ -188,11 +218,17 @@ class SequenceIds:
         ids = dict(self._last)
         if not self._publishing.is_deduplicating:
             ids |= {
-                p.name: p.last_pushed
+                p.name: last
                 for p in self._producers.values()
-                if p.is_name_given and p.last_pushed >= 0
+                if p.is_name_given and (last := self._ids_of(p))
             }
-        image: dict[str, Any] = {LAST_IDS: ids} if ids else {}
+        image: dict[str, Any] = {}
+        if self._lanes is not None:
+            are_judged = self._publishing.is_deduplicating
+            lanes = StoredLanes(are_judged, dict(self._lanes.lanes_image()), ids)
+            image[BY_BUCKET] = lanes.image(self._log.appended_end)
+        elif ids:
+            image[LAST_IDS] = {name: last[WHOLE] for name, last in ids.items()}
         if self.unread_from is not None:
             image[UNREAD_FROM] = self.unread_from
         return image

@@ -31,6 +31,7 @@ from anabranch.broker.policy.namespace import NamespacePolicies
 from anabranch.broker.policy.retention import Keep
 from anabranch.broker.runtime.weakly import weakly
 from anabranch.broker.state import topic_state
+from anabranch.broker.state.bucket_dedup import BucketDeduplication, StoredLanes
 from anabranch.broker.state.dedup import Deduplication
 from anabranch.broker.subscription.cursor_keeper import COMPACTED
 from anabranch.broker.subscription.subscription import Subscription
@@ -38,16 +39,18 @@ from anabranch.broker.topic.confirmations import Confirmations
 from anabranch.broker.topic.in_force import PoliciesInForce
 from anabranch.broker.topic.measured_rates import TopicRates
 from anabranch.broker.topic.phase import SealPhase, TopicLife, TopicPhase
-from anabranch.broker.topic.producer import AttachedProducer
+from anabranch.broker.topic.producer import AttachedProducer, StoredIds
 from anabranch.broker.topic.producers import TopicProducers
 from anabranch.broker.topic.publishing import Publishing
 from anabranch.broker.topic.quotas import BacklogQuotas
 from anabranch.broker.topic.replay import entries_between
-from anabranch.broker.topic.sequence_ids import SequenceIds
+from anabranch.broker.topic.sequence_ids import BY_BUCKET, SequenceIds
 from anabranch.broker.topic.services import TopicServices
+from anabranch.broker.topic.stamps import Stamps
 from anabranch.broker.topic.subscriptions import Subscribing
 from anabranch.broker.topic.throttle import TopicPacing
 from anabranch.broker.topic.upkeep import TopicUpkeep
+from anabranch.model.buckets import Splits
 from anabranch.model.key_routing import KeysSeen
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
@@ -75,7 +78,9 @@ class Topic:
         state: topic_state.TopicState,
         closed: Callable[[Topic], None],
         own_keep: Keep | None,
+        splits: Splits = (),
     ) -> None:
+        """`splits` are those of a segment with several entry buckets."""
         self.services = services
         self.name = name
         self.log = topic_log
@@ -104,13 +109,21 @@ class Topic:
             loop=services.loop,
             now_ms=services.now_ms,
         )
+        covered = state.extra.pop(COVERED, None)
+        lanes, dedup = StoredLanes(), Deduplication(state.producers, covered)
+        self.stamps: Stamps | None = None
+        if splits:
+            lanes = StoredLanes.of_image(state.extra.pop(BY_BUCKET, None), state.producers_as_of)
+            dedup = BucketDeduplication(splits, state.producers, covered, lanes)
+            self.stamps = Stamps(splits)
         self.publishing = Publishing(
             topic_log,
-            Deduplication(state.producers, state.extra.pop(COVERED, None)),
+            dedup,
             is_sealed=is_sealed,
             producers=self.producers,
             on_full=self.attached.close_all,
             on_hidden=self.hidden.appended,
+            stamps=self.stamps,
         )
         # An attribute, not a method: no call stands between a connection and the publishing path. It never changes.
         self.publish: Callable[[AttachedProducer, Sequence[Frame]], None] = self.publishing.publish
@@ -124,6 +137,7 @@ class Topic:
             services.background,
             state.extra,
             state.producers_as_of,
+            lanes.unjudged,
         )
         compacted = CompactedLog(topic_log)
         pacing = TopicPacing(services, name, self.publishing)
@@ -170,10 +184,11 @@ class Topic:
         policies: NamespacePolicies,
         closed: Callable[[Topic], None],
         own_keep: Keep | None,
+        splits: Splits = (),
     ) -> Topic:
         found = topic_log.recovered
         state = topic_state.fold(found.snapshot, found.deltas) if found else topic_state.TopicState()
-        topic = Topic(services, name, topic_log, state, closed, own_keep)
+        topic = Topic(services, name, topic_log, state, closed, own_keep, splits)
         topic.in_force.apply(policies)
         is_asked = topic.publishing.is_deduplicating or (topic.is_sealed and state.producers)
         is_read = bool(is_asked or topic.hidden.has_attempts)
@@ -348,16 +363,20 @@ class Topic:
         if self.services.is_of_brokers(self.name):
             raise NotAllowedError(f"{self.name} is written by brokers only: it cannot be {what}")
 
-    def last_sequence_id(self, producer: str) -> int:
-        """The last stored id, for a producer that reconnects; -1 without deduplication.
+    def stored_ids(self, producer: str) -> StoredIds:
+        """The last stored ids, for a producer that reconnects; none without deduplication.
 
         A sealed topic keeps answering for its producers, whatever the policy is by now.
         """
+        dedup = self.publishing.dedup
         is_known = self.publishing.is_deduplicating or self.publishing.is_sealed
-        return self.publishing.dedup.last_confirmed(producer) if is_known else -1
+        last = dedup.last_confirmed(producer) if is_known else -1
+        if not isinstance(dedup, BucketDeduplication):
+            return StoredIds(last)
+        return StoredIds(last, dedup.confirmed_by(producer) if is_known else {})
 
-    async def settled_sequence_id(self, producer: str) -> int:
-        """The last stored id for a producer in doubt, once everything accepted from it is stored.
+    async def settled_ids(self, producer: str) -> StoredIds:
+        """The last stored ids for a producer in doubt, once everything accepted from it is stored.
 
         With too low an id, the producer would send again to other segments what this topic is about to store.
         """
@@ -365,7 +384,7 @@ class Topic:
             await self.confirmations.wait()
         if self.is_closed:
             raise NotReadyError(f"{self.name} is closing")
-        return self.last_sequence_id(producer)
+        return self.stored_ids(producer)
 
     def store_epoch(self, done: Callable[[Exception | None], None]) -> None:
         self.log.store_snapshot(done)

@@ -23,6 +23,7 @@ from anabranch.broker.topic.topic import Topic
 from anabranch.broker.topics.creation import NewTopics
 from anabranch.controller.records import Records
 from anabranch.metadata.port import SessionState
+from anabranch.model.buckets import Splits
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.scalable import ScalableTopic, scalable_name
 from anabranch.storage.core.topic_record import TopicRecord
@@ -147,13 +148,18 @@ class OpenTopics:
         if create and not await self._resources.topic_exists(name):
             await self._new_topics.create_by_use(name)
         is_segment = name.domain is Domain.SEGMENT and not for_deletion
-        generation = None if made_for is None else made_for.generation
-        if is_segment and generation is None:
-            generation = await self._segment_generation(name)
+        record = made_for
+        if is_segment and record is None:
+            record = await self._record_of(name)
         opened = await self._open_log(name, made_for)
-        if is_segment and generation_of(opened.topic_record.properties) != generation:
-            raise TopicNotFoundError(f"{name} is a leftover of a deleted topic of the same name")
-        topic = await Topic.open(self._services, name, opened, policies, self.closed, self._own_keep(name))
+        splits: Splits = ()
+        if is_segment and record is not None:
+            if generation_of(opened.topic_record.properties) != record.generation:
+                raise TopicNotFoundError(f"{name} is a leftover of a deleted topic of the same name")
+            segment = segment_by_topic(record, name)
+            splits = () if segment is None else segment.bucket_splits
+        own_keep = self._own_keep(name)
+        topic = await Topic.open(self._services, name, opened, policies, self.closed, own_keep, splits)
         try:
             await self._load(topic, for_deletion=for_deletion)
         except BaseException:
@@ -201,12 +207,12 @@ class OpenTopics:
         if found is not None and (record := TopicRecord.decode(found.value)).is_deleting:
             await finish_delete(path, record, found.version, self._services.log_store, metadata)
 
-    async def _segment_generation(self, name: TopicName) -> int:
-        """The generation of the topic that a segment is part of; raises TopicNotFoundError if it is part of none."""
+    async def _record_of(self, name: TopicName) -> ScalableTopic:
+        """The record of the topic that a segment is part of; raises TopicNotFoundError if it is part of none."""
         record = await self._records.get(name, fresh=True)
         if record is None or segment_by_topic(record, name) is None:
             raise TopicNotFoundError(f"{name} is not a segment of any topic")
-        return record.generation
+        return record
 
     def closed(self, topic: Topic) -> None:
         if self._loaded.get(topic.name) is topic:

@@ -493,9 +493,9 @@ async def test_a_topic_sealed_without_deduplication_tells_no_ids_of_the_time_wit
         await rest.call("PUT", f"{T}/unload", 204)
     opened = await topic(rest)
     await opened.terminate()
-    assert opened.last_sequence_id("p") <= 1
+    assert opened.stored_ids("p").last <= 1
     await rest.call("PUT", f"{T}/unload", 204)
-    assert (await topic(rest)).last_sequence_id("p") <= 1
+    assert (await topic(rest)).stored_ids("p").last <= 1
 
 
 async def test_a_topic_sealed_with_deduplication_goes_on_telling_without_it(rest: Rest) -> None:
@@ -504,6 +504,6 @@ async def test_a_topic_sealed_with_deduplication_goes_on_telling_without_it(rest
     opened = await topic(rest)
     await opened.terminate()
     await rest.call("POST", f"{NS}/deduplication", 204, json=False)
-    assert opened.last_sequence_id("p") == 2
+    assert opened.stored_ids("p").last == 2
     await rest.call("PUT", f"{T}/unload", 204)
-    assert (await topic(rest)).last_sequence_id("p") == 2
+    assert (await topic(rest)).stored_ids("p").last == 2

@@ -26,6 +26,7 @@ from anabranch.client import ClientConnection
 from anabranch.client.transport.connection import PartKind
 from anabranch.controller.ports import Segments
 from anabranch.metadata.memory import MemoryMetadata, MemoryStore
+from anabranch.model.buckets import BucketBudget
 from anabranch.model.bundles import bundle_ranges
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import TopicName
@@ -143,10 +144,16 @@ class Cluster:
         return await self.put(change(await self.record()))
 
     async def topic(
-        self, segments: int = 1, *, generation: int = 7, topic: TopicName = TOPIC, made: bool = True
+        self,
+        segments: int = 1,
+        *,
+        generation: int = 7,
+        topic: TopicName = TOPIC,
+        made: bool = True,
+        buckets: int = 1,
     ) -> list[Segment]:
-        """A topic with so many segments, which exist unless `made` is false."""
-        layout = SegmentLayout.initial(segments, NOW_MS)
+        """A topic with so many segments, which exist unless `made` is false, and so many entry buckets in all."""
+        layout = SegmentLayout.initial(segments, NOW_MS, budget=BucketBudget(buckets))
         await self.put(ScalableTopic(layout, generation), topic)
         if await self.metadata.get(controller_path(topic)) is None:
             await self.metadata.create(controller_path(topic), ELSEWHERE.encode(), ephemeral=True)

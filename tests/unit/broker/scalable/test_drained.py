@@ -249,8 +249,8 @@ async def test_a_producer_in_doubt_is_told_of_what_is_still_on_its_way_to_the_di
     entry = build_message(pb.MessageMetadata(producer_name="p", sequence_id=5, publish_time=1), b"x")
     sent = FrameDecoder().feed(encode_send(entry, producer_id=made.id, sequence_id=5))
     topic.publish(topic.producers["p"], sent)
-    assert topic.last_sequence_id("p") == -1, "nothing is confirmed within a turn of the loop"
-    assert await topic.settled_sequence_id("p") == 5
+    assert topic.stored_ids("p").last == -1, "nothing is confirmed within a turn of the loop"
+    assert (await topic.settled_ids("p")).last == 5
 
 
 async def test_a_sealed_segment_still_says_what_it_holds_of_a_producer(deduplicating: Cluster) -> None:

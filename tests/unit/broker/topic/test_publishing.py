@@ -8,10 +8,13 @@ from collections.abc import Sequence
 import pytest
 
 from anabranch.broker.config.listeners import Addresses
+from anabranch.broker.state.bucket_dedup import BucketDeduplication
 from anabranch.broker.state.dedup import Deduplication
 from anabranch.broker.topic.producer import AttachedProducer
 from anabranch.broker.topic.publishing import Publishing
+from anabranch.broker.topic.stamps import Stamps
 from anabranch.metadata.memory import MemoryMetadata
+from anabranch.model.buckets import Splits
 from anabranch.model.position import Incarnation
 from anabranch.storage.memory import MemoryLogStore
 from anabranch.storage.port import Buffer, LogError
@@ -72,7 +75,10 @@ class Link:
 class Rig:
     """A topic's publishing half and its log."""
 
-    def __init__(self) -> None:
+    def __init__(self, splits: Splits = ()) -> None:
+        """With splits, of a segment with several entry buckets."""
+        self.stamps = Stamps(splits) if splits else None
+        self.dedup = BucketDeduplication(splits) if splits else Deduplication()
         self.store = MemoryLogStore(incarnation=Incarnation("one"))
         self.link = Link()
         self.producer = AttachedProducer(1, "p", self.link)
@@ -87,10 +93,11 @@ class Rig:
         self.log = await TopicLog.open("/t", "a/b", self.store, metadata, LedgerIds(metadata), 1)
         self.publishing = Publishing(
             self.log,
-            Deduplication(),
+            self.dedup,
             is_sealed=is_sealed,
             producers=("p", "q"),
             on_full=lambda: setattr(self, "was_full", True),
+            stamps=self.stamps,
         )
         self.log.start(self)
         return self

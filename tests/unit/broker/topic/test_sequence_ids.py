@@ -57,7 +57,7 @@ async def test_what_a_full_disk_refused_is_not_known_when_deduplication_is_turne
     assert "p" not in topic.producers
     store.set_accepting(True)
     await rest.call("POST", f"{T}/deduplicationEnabled", 204, json=True)
-    assert topic.last_sequence_id("p") == 1
+    assert topic.stored_ids("p").last == 1
     again = await rest.client.producer("t", name="p")
     again.next_sequence = 2
     for _ in ids:
@@ -74,7 +74,7 @@ async def test_nobody_is_told_of_what_is_not_confirmed_yet(rest: Rest) -> None:
     topic.sequence_ids.want(True)
     assert topic.publishing.is_deduplicating
     assert topic.log.confirmed_end == 0
-    assert topic.last_sequence_id("p") == -1, "a crash now would take both"
+    assert topic.stored_ids("p").last == -1, "a crash now would take both"
     assert topic.publishing.dedup.is_duplicate("p", 1)
     await topic.confirmations.stored_in_full()
-    assert topic.last_sequence_id("p") == 1
+    assert topic.stored_ids("p").last == 1

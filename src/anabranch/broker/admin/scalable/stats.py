@@ -105,6 +105,8 @@ def _segment(topic: TopicName, segment: Segment, status: SegmentStatus | None) -
         **_figures([status]),
         "producerCount": status.producers,
         "keysOutside": status.keys.outside,
+        "unstampedEntries": status.unstamped_entries,
+        "unstampedProducer": status.unstamped_producer,
         "subscriptions": {
             name: {
                 "msgBacklog": cursor.backlog,

@@ -164,6 +164,7 @@ class SegmentOwner:
     async def status(self, topic: TopicName, segment: Segment) -> SegmentStatus:
         with _translated():
             opened = await self._current(segment.topic(topic))
+            stamps = opened.stamps
             return SegmentStatus(
                 is_sealed=opened.is_sealed,
                 is_hiding=opened.hidden.has_open,
@@ -179,6 +180,8 @@ class SegmentOwner:
                 storage_bytes=opened.log.size_bytes,
                 end=opened.log.written_end,
                 keys=opened.keys_seen,
+                unstamped_entries=0 if stamps is None else stamps.unstamped,
+                unstamped_producer="" if stamps is None else stamps.unstamped_producer,
             )
 
     # -- requests of clients and operators
@@ -187,7 +190,7 @@ class SegmentOwner:
         """The last sequence id of that producer stored here, sealed or not; -1 if there is none."""
         with _translated():
             opened = await self._served.topic(segment.topic(topic))
-            return await opened.settled_sequence_id(producer)
+            return (await opened.settled_ids(producer)).last
 
     # -- checks and locks
 
