@@ -1,8 +1,11 @@
-"""Data plane. From hashes to segments, for whole columns: which one each row goes to, and the rows of each together.
+"""Data plane. From hashes to segments and entry buckets, for whole columns: which one each row goes to, and the rows of
+each together.
 
     router = Router([0x0000, 0x8000])            # starts of the active segments' ranges, sorted; high 16 bits decide
     index = router.route(hashes)                 # int32: the place of each row's segment in that list
     order, bounds = partition(index, len(router))   # rows of segment i: order[bounds[i]:bounds[i + 1]], oldest first
+
+Where segments have several entry buckets, each bucket has a place of its own: those of the first segment come first.
 
 A router chooses for columns the segments that the client chooses for single messages, with keys or without; make one
 for each layout.
@@ -30,37 +33,68 @@ _STRIDE = 40503
 
 
 class Router:
-    """The active segments of one layout, as a table from 16 bits to the segment's place."""
+    """The active segments of one layout, as a table from 16 bits to the segment's place, and for those with several
+    buckets another one from the low 16 bits to the bucket's number."""
 
-    def __init__(self, starts: Sequence[int], *, high: bool = True) -> None:
-        """`starts` is the first hash of each segment, rising from 0. `high` says which half of the hash decides."""
+    def __init__(
+        self,
+        starts: Sequence[int],
+        *,
+        high: bool = True,
+        splits: Sequence[tuple[int, ...]] = (),
+        keyless_low: int = 0,
+    ) -> None:
+        """`starts` is the first hash of each segment, rising from 0. `high` says which half of the hash decides.
+
+        `splits` are the starts of each segment's buckets but its first. `keyless_low` is the low half of the hashes of
+        rows without a key.
+        """
         if not starts or starts[0] != 0 or list(starts) != sorted({*starts}) or starts[-1] >= _SLOTS:
             raise ValueError(f"segments start at {list(starts)}: need rising 16-bit numbers from 0")
+        splits = splits or [()] * len(starts)
+        if len(splits) != len(starts):
+            raise ValueError(f"{len(splits)} lists of buckets for {len(starts)} segments")
         self._starts = np.array([*starts, _SLOTS], np.int64)
         self._table = np.repeat(np.arange(len(starts), dtype=np.int32), np.diff(self._starts))
         self._shift = 16 if high else 0
-        self._count = len(starts)
+        self._keyless_low = keyless_low
+        self._segments = len(starts)
         self._modulo = False
+        counts = [len(one) + 1 for one in splits]
+        self._places = sum(counts)
+        self._buckets: _Buckets | None = None
+        if self._places > self._segments:
+            # Equal splits share a row.
+            distinct = {one: row for row, one in enumerate(dict.fromkeys(splits))}
+            self._buckets = _Buckets(
+                np.cumsum([0, *counts[:-1]]).astype(np.int32),
+                np.array([distinct[one] for one in splits], np.int32),
+                np.stack([_numbers(one) for one in distinct]),
+            )
 
     @classmethod
-    def classic(cls, partitions: int) -> Router:
+    def classic(cls, partitions: int, keyless_low: int = 0, *, high: bool = True) -> Router:
         """Partitions of a classic topic, chosen by the remainder of the hash without its highest bit."""
-        router = cls([0])
-        router._count, router._modulo = partitions, True
+        router = cls([0], high=high, keyless_low=keyless_low)
+        router._segments = router._places = partitions
+        router._modulo = True
         return router
 
     def __len__(self) -> int:
-        return self._count
+        """The number of places."""
+        return self._places
 
     def route(self, hashes: Hashes) -> Rows:
-        """The place of the segment that each hash belongs to."""
-        if self._count == 1:
+        """The place of the segment, or of its bucket, that each hash belongs to."""
+        if self._places == 1:
             return np.zeros(len(hashes), np.int32)
         index = np.empty(len(hashes), np.int32)
         if self._modulo:
-            _by_remainder(hashes, self._count, index)
-        else:
+            _by_remainder(hashes, self._places, index)
+        elif self._buckets is None:
             _by_table(hashes, self._shift, self._table, index)
+        else:
+            _by_tables(hashes, self._shift, self._table, *self._buckets, index)
         return index
 
     def keyless(self, rows: int, turn: int, *, run: int = 1) -> Hashes:
@@ -69,12 +103,14 @@ class Router:
         Longer runs make fuller batches. A row keeps its hash, so it goes to a child of a segment that refused it.
         """
         turns = turn + np.arange(rows, dtype=np.int64) // run
-        if self._modulo:
+        if self._modulo and self._segments > 1:
             return (turns & 0x7FFFFFFF).astype(np.uint32)
-        which = turns % self._count
+        which = turns % self._segments
         starts, ends = self._starts[which], self._starts[which + 1]
-        spread = starts + turns // self._count * _STRIDE % (ends - starts)
-        return (spread << self._shift).astype(np.uint32)
+        if not self._shift:
+            return (starts + self._keyless_low % (ends - starts)).astype(np.uint32)
+        spread = starts + turns // self._segments * _STRIDE % (ends - starts)
+        return (spread << 16 | self._keyless_low).astype(np.uint32)
 
     def fill_keyless(self, hashes: Hashes, keys: Column, turn: int, *, run: int = 1) -> int:
         """Gives rows with a null key the hashes of `keyless`. Returns the number of such rows."""
@@ -86,6 +122,20 @@ class Router:
             else:
                 hashes[:] = self.keyless(missing, turn, run=run)
         return int(missing)
+
+
+class _Buckets(NamedTuple):
+    """By segment: the place of its first bucket, and its row of `numbers`, which has the bucket of each low half."""
+
+    base: Rows
+    row: Rows
+    numbers: npt.NDArray[np.uint16]
+
+
+def _numbers(splits: tuple[int, ...]) -> npt.NDArray[np.uint16]:
+    ends: Bounds = np.array([*splits, _SLOTS], np.int64)
+    starts: Bounds = np.array([0, *splits], np.int64)
+    return np.repeat(np.arange(len(ends)).astype(np.uint16), ends - starts)
 
 
 class Groups(NamedTuple):
@@ -119,6 +169,21 @@ def bucket_span(hashes: Hashes) -> tuple[int, int]:
 def _by_table(hashes: Hashes, shift: int, table: Rows, index: Rows) -> None:
     for row in range(len(hashes)):
         index[row] = table[hashes[row] >> np.uint32(shift) & np.uint32(0xFFFF)]
+
+
+@kernel
+def _by_tables(
+    hashes: Hashes,
+    shift: int,
+    table: Rows,
+    base: Rows,
+    row_of: Rows,
+    numbers: npt.NDArray[np.uint16],
+    index: Rows,
+) -> None:
+    for row in range(len(hashes)):
+        segment = table[hashes[row] >> np.uint32(shift) & np.uint32(0xFFFF)]
+        index[row] = base[segment] + np.int32(numbers[row_of[segment], hashes[row] & np.uint32(0xFFFF)])
 
 
 @kernel

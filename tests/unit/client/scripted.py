@@ -105,6 +105,9 @@ class ScriptedBroker:
         self.places_refused = 0  # So many of the next questions for it are refused.
         self.sealed: set[str] = set()
         self.last_sequence: dict[str, int] = {}
+        # Whether it judges sequence ids by entry bucket. By segment topic: what it holds then.
+        self.knows_buckets = True
+        self.last_in_buckets: dict[str, dict[int, int]] = {}
         self.sent: list[tuple[str, int]] = []
         self.entries: list[bytes] = []
         # Every request to attach a producer, and what the answer holds besides.
@@ -246,6 +249,7 @@ class ScriptedBroker:
                 sealed_at_epoch=one.sealed_epoch,
                 created_at_ms=0,
                 legacy_topic_name=one.classic_topic or None,
+                entry_bucket_splits=one.bucket_splits,
             )
         dag.tells_gone = self.tells_gone
         if layout.topic_id:
@@ -295,6 +299,11 @@ class ScriptedBroker:
             request_id=request.request_id,
             producer_name=request.producer_name,
             last_sequence_id=self.last_sequence.get(request.topic, -1),
+            anabranch_buckets=[
+                pb.AnabranchBucketSequence(bucket=bucket, last_sequence_id=last)
+                for bucket, last in self.last_in_buckets.get(request.topic, {}).items()
+            ],
+            anabranch_whole_sequence_id=-1 if self.knows_buckets else None,
             **self.success,
         )
 

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.client.producing.core.lanes import Routing, keyless_hash
 from anabranch.columns import Router, bucket_span, hash_keys, partition
+from anabranch.model.buckets import BucketBudget, bucket_of
 from anabranch.model.layout import SegmentLayout
 
 HASHES = st.lists(st.integers(0, 0xFFFFFFFF), max_size=50)
@@ -46,7 +48,51 @@ def test_routes_are_those_of_the_layout(high: bool) -> None:
     # Without keys, segments take turns and each turn's hash lies in its segment, elsewhere each time.
     turns = router.keyless(100, 7)
     assert router.route(turns).tolist() == [(7 + i) % 4 for i in range(100)]
-    assert len(set(turns.tolist())) == 100
+    # Where the low half decides, it is one for the producer, and the same in each of a segment's turns.
+    assert len(set(turns.tolist())) == (100 if high else 4)
+
+
+SPLITS = st.sets(st.integers(1, 0xFFFF), max_size=8).map(lambda some: tuple(sorted(some)))
+
+
+@given(HASHES, STARTS, st.lists(SPLITS, min_size=1, max_size=3), st.booleans())
+def test_each_bucket_has_a_place_behind_those_of_the_segments_before(
+    hashes: list[int], starts: list[int], some: list[tuple[int, ...]], high: bool
+) -> None:
+    splits = [some[n % len(some)] for n in range(len(starts))]
+    router = Router(starts, high=high, splits=splits)
+    bases = [sum(len(one) + 1 for one in splits[:n]) for n in range(len(starts) + 1)]
+    assert len(router) == bases[-1]
+    segments = Router(starts, high=high).route(uint32(hashes)).tolist()
+    assert router.route(uint32(hashes)).tolist() == [
+        bases[segment] + bucket_of(splits[segment], one & 0xFFFF)
+        for one, segment in zip(hashes, segments, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("routing", list(Routing))
+@pytest.mark.parametrize("partitions", [0, 1, 3])
+def test_rows_without_a_key_have_the_hashes_of_messages_without_one(
+    routing: Routing, partitions: int
+) -> None:
+    high = routing is Routing.HIGH
+    layout = SegmentLayout.initial(3, 0, budget=BucketBudget(12))
+    router = Router(
+        [one.range.start for one in layout.active],
+        high=high,
+        splits=[one.bucket_splits for one in layout.active],
+        keyless_low=0xBEEF,
+    )
+    if partitions:
+        layout = SegmentLayout.synthetic([f"persistent://a/b/t-partition-{n}" for n in range(partitions)], 0)
+        router = Router.classic(partitions, 0xBEEF, high=high)
+    expected = [keyless_hash(layout, turn, routing, 0xBEEF) for turn in range(5, 50)]
+    assert router.keyless(45, 5).tolist() == expected
+
+
+def test_buckets_must_be_told_for_every_segment() -> None:
+    with pytest.raises(ValueError, match="1 lists of buckets for 2 segments"):
+        Router([0, 5], splits=[(1,)])
 
 
 def test_rows_without_a_key_take_turns_and_the_others_keep_their_hash() -> None:

@@ -1,16 +1,16 @@
 """What a producer has under way: its lanes, their segments, receipts, seals, time-outs. The shell of `lanes`.
 
 Each segment in use has an attached producer. When its connection is lost, the producer attaches again and sends its
-whole lane again; the broker drops messages that it already has if deduplication is on. A segment that turns out to be
-sealed is asked for its last sequence id first wherever a receipt may have been lost, so that nothing is stored twice;
-then the rest of its lane is cut again for its children.
+lanes there again; the broker drops messages that it already has if deduplication is on. A segment that turns out to be
+sealed is asked for its last sequence ids first wherever a receipt may have been lost, so that nothing is stored twice;
+then the rest of its lanes is cut again for its children.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -18,7 +18,8 @@ from anabranch.client.errors import RequestRefused, TopicDeleted
 from anabranch.client.hidden_writes.write import Write
 from anabranch.client.producing.batching import Batching
 from anabranch.client.producing.budget import MemoryBudget
-from anabranch.client.producing.core.lanes import NOWHERE, Lane, Lanes, Routing, is_synthetic
+from anabranch.client.producing.core.lanes import NOWHERE, Lane, Lanes, Placed, Routing, is_synthetic
+from anabranch.client.producing.core.last_ids import LastIds
 from anabranch.client.producing.core.runs import BatchLimits, MessageRun
 from anabranch.client.producing.entries import Encrypts, Entries
 from anabranch.client.producing.gathering import Gathering
@@ -63,13 +64,12 @@ class ProducerSettings:
     is_named: bool = False
     write: Write | None = None
 
-    @property
-    def limits(self) -> BatchLimits:
-        return (
-            UNBATCHED
-            if self.batching is None
-            else BatchLimits(self.batching.messages_max, self.batching.bytes_max)
-        )
+    def limits(self, layout: SegmentLayout) -> BatchLimits:
+        """The limits of an entry on a topic of that layout. On a scalable topic encrypted messages are not joined: no
+        broker could part them again by keys."""
+        if self.batching is None or (self.encryption is not None and not is_synthetic(layout)):
+            return UNBATCHED
+        return BatchLimits(self.batching.messages_max, self.batching.bytes_max)
 
 
 class Flow:
@@ -90,7 +90,7 @@ class Flow:
         self.watch = watch
         self.connections = connections
         self.chance = chance
-        self.lanes = Lanes(watch.layout, settings.routing, settings.limits)
+        self.lanes = Lanes(watch.layout, settings.routing, settings.limits(watch.layout))
         self.entries = Entries(
             name,
             now_ms,
@@ -111,12 +111,15 @@ class Flow:
         self.error: Exception | None = None
         # The errors since the last receipt.
         self.trouble = Trouble()
+        self._settings = settings
         self._budget = budget
         self._timeout_s = settings.send_timeout_s
         self._loop = asyncio.get_running_loop()
         delay_s = settings.batching.delay_ms / 1000 if settings.batching is not None else 0.0
         self._gathering = Gathering(self._loop, delay_s, self._due)
         self._segments: dict[SegmentId, SegmentProducer] = {}
+        # The lanes that may have messages being gathered.
+        self._begun: dict[Lane, None] = {}
         # The number of messages without a receipt. Code that puts a message into a lane adds it here.
         self.pending = 0
         # The first failure that was not reported to the application yet.
@@ -125,6 +128,8 @@ class Flow:
         self._empty.set()
         self._timer: asyncio.TimerHandle | None = None
         self._ending: asyncio.TimerHandle | None = None
+        # Told of new limits: a classic topic may become a scalable one.
+        self.limits_changed: Callable[[BatchLimits], None] = lambda _: None
         self._stop_listening = watch.listen(self._layout_changed)
 
     # -- input
@@ -141,13 +146,21 @@ class Flow:
         """Notes that the first message of a run was gathered."""
         self._mark(lane)
         if lane.segment != NOWHERE:
+            self._begun[lane] = None
             self._gathering.begun(lane, is_idle=not lane.runs)
 
-    def add(self, lane: Lane, run: MessageRun) -> None:
-        """Adds a complete run behind everything else; call `cut` before the run is made."""
-        lane.add(run)
-        if lane.segment != NOWHERE:
-            self.segment(lane.segment).send(run)
+    def add(self, runs: Iterable[Placed]) -> None:
+        """Adds complete runs, each behind everything else in its lane, whose messages must be cut before."""
+        found: dict[SegmentId, list[Placed]] = {}
+        for lane, run in runs:
+            lane.add(run)
+            found.setdefault(lane.segment, []).append((lane, run))
+        self._send(found)
+
+    def _send(self, runs: dict[SegmentId, list[Placed]]) -> None:
+        for number, placed in runs.items():
+            if number != NOWHERE:
+                self.segment(number).send(placed)
 
     def now(self, lane: Lane) -> float:
         """The time, for a run that is made at once. Messages being gathered in its lane are sent before it."""
@@ -167,22 +180,24 @@ class Flow:
         """Sends the messages gathered in the lane."""
         run = lane.cut()
         if run is not None and lane.segment != NOWHERE:
-            self.segment(lane.segment).send(run)
+            self._begun.pop(lane, None)
+            self.segment(lane.segment).send([(lane, run)])
 
     def _due(self, lane: Lane) -> None:
         """The messages gathered in the lane have waited long enough. Without a connection the batch may keep
         growing."""
+        if not lane.items:
+            return
         one = self.segment(lane.segment)
         if one.is_attached:
             self.cut(lane)
-        elif lane.items:
+        else:
             one.open()
 
     def cut_all(self) -> None:
-        for segment in self.lanes.segments:
-            lane = self.lanes.lane(segment)
-            if lane is not None:
-                self.cut(lane)
+        for lane in list(self._begun):
+            self.cut(lane)
+        self._begun.clear()
 
     # -- the end
 
@@ -227,11 +242,13 @@ class Flow:
         if self.watch.is_deleted:
             self.end(TopicDeleted(f"{self.watch.shown_topic} was deleted"))
             return
+        self.lanes.limits = self._settings.limits(self.watch.layout)
+        self.limits_changed(self.lanes.limits)
         self.lanes.learned(self.watch.layout)
         for number, one in list(self._segments.items()):
             if self.watch.is_over(number):
                 self._open_children(number)
-                if self.lanes.first_number(number) is None and one.retire():
+                if not self.lanes.holds(number) and one.retire():
                     del self._segments[number]
         self._dispatch()
 
@@ -243,8 +260,10 @@ class Flow:
                 self.segment(child).open()
 
     def _dispatch(self) -> None:
+        found: dict[SegmentId, list[Placed]] = {}
         for lane, run in self.lanes.ready():
-            self.segment(lane.segment).send(run)
+            found.setdefault(lane.segment, []).append((lane, run))
+        self._send(found)
 
     def segment(self, number: SegmentId) -> SegmentProducer:
         """The producer of that segment; made on first use."""
@@ -253,33 +272,40 @@ class Flow:
             found = self._segments[number] = SegmentProducer(self, number)
         return found
 
-    def settled(self, segment: SegmentId, upto: int, ledger: int, entry: int) -> None:
-        """The segment holds everything up to a sequence id; the last of these runs lies at that place, if one is
-        given."""
+    def stored(self, lane: Lane, run: MessageRun, ledger: int, entry: int) -> None:
+        """The segment holds that run, at that place."""
         self.trouble.last = None
-        for run in self.lanes.settled(segment, upto):
-            is_it = run.last == upto
-            store(run, segment, ledger if is_it else -1, entry if is_it else -1)
-            self._answered(run)
-        lane = self.lanes.lane(segment)
-        if lane is not None and lane.items and not lane.runs:
+        if not self.lanes.stored(lane, run):
+            return
+        store(run, lane.segment, ledger, entry)
+        self._answered(run)
+        if lane.items and not lane.runs:
             self.cut(lane)
+        self._after_change(lane.segment)
+
+    def held(self, segment: SegmentId, last: LastIds) -> None:
+        """The sealed segment holds everything up to those sequence ids; where, it does not say."""
+        self.trouble.last = None
+        for lane in self.lanes.of(segment):
+            for run in self.lanes.settled(segment, lane.bucket, last.of(lane.bucket)):
+                store(run, segment, -1, -1)
+                self._answered(run)
         self._after_change(segment)
 
-    def refused(self, segment: SegmentId, number: int, error: Exception) -> None:
+    def refused(self, lane: Lane, run: MessageRun, error: Exception) -> None:
         """The segment refuses that one run."""
-        run = self.lanes.dropped(segment, number)
-        if run is not None:
+        if self.lanes.dropped(lane, run):
             self._fail(run, error)
-        self._after_change(segment)
+        self._after_change(lane.segment)
 
     def attached(self, segment: SegmentId) -> None:
-        lane = self.lanes.lane(segment)
-        if lane is not None:
+        for lane in self.lanes.of(segment):
             self.cut(lane)
 
     def sealed(self, segment: SegmentId) -> None:
         """Messages that the segment did not accept go to its children, at once or when they are known."""
+        for lane in self.lanes.of(segment):
+            self._begun.pop(lane, None)
         self.lanes.sealed(segment)
         self._segments.pop(segment, None)
         self._dispatch()
@@ -300,7 +326,7 @@ class Flow:
             )
 
     def _after_change(self, segment: SegmentId) -> None:
-        if self.watch.is_over(segment) and self.lanes.first_number(segment) is None:
+        if self.watch.is_over(segment) and not self.lanes.holds(segment):
             one = self._segments.get(segment)
             if one is not None and one.retire():
                 del self._segments[segment]

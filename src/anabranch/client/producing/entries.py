@@ -36,11 +36,21 @@ class Encrypts(Protocol):
 
 
 class Target(NamedTuple):
-    """Where frames go: a producer's id on its connection, and the broker's answer there."""
+    """Where frames go: a producer's id on its connection, and the broker's answer there.
+
+    `is_stamped`: a segment of a scalable topic, where each entry tells which entry buckets its messages belong to.
+    `is_named_by_last`: an entry's sequence id is its last message's instead of its first one's.
+    """
 
     producer_id: int
     schema_version: bytes
     message_bytes_max: int
+    is_stamped: bool = False
+    is_named_by_last: bool = False
+
+    def number_of(self, run: MessageRun) -> int:
+        """The sequence id of the run's entry, which its receipts name."""
+        return run.last if self.is_named_by_last else run.first
 
 
 class Entries:
@@ -66,13 +76,17 @@ class Entries:
 
     def frames(self, run: MessageRun, target: Target) -> list[Pieces]:
         """The frames of a run, each answered by its own receipt. Raises if no broker would accept them."""
+        number = target.number_of(run)
         metadata = pb.MessageMetadata(
-            producer_name=self._name, sequence_id=run.first, publish_time=self._now_ms()
+            producer_name=self._name, sequence_id=number, publish_time=self._now_ms()
         )
         if self._halves is not None:
             metadata.txnid_most_bits, metadata.txnid_least_bits = self._halves
         if target.schema_version:
             metadata.schema_version = target.schema_version
+        if target.is_stamped:
+            # At the last moment: a run that was cut for a classic topic may be sent to the scalable one it became.
+            metadata.entry_hash_min, metadata.entry_hash_max = run.bucket_span()
         if isinstance(run, WholeRun):
             return self._whole(run, metadata, target)
         payload = self._packed(metadata, self._batch(run, metadata))
@@ -82,7 +96,7 @@ class Entries:
             )
         send = pb.CommandSend(
             producer_id=target.producer_id,
-            sequence_id=run.first,
+            sequence_id=number,
             num_messages=run.count,
             highest_sequence_id=run.last,
         )

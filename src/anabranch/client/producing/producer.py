@@ -27,6 +27,7 @@ from anabranch.client.producing.singles import SentKeys, encode_full, encode_pro
 from anabranch.client.times import to_ms
 from anabranch.client.transport.layout_watch import LayoutWatch
 from anabranch.client.transport.pool import Connections
+from anabranch.model.keyhash import bucket_hash
 from anabranch.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ class Producer:
         self._settings = settings
         self._flow = Flow(connections, watch, name, settings, chance=chance, now_ms=now_ms, budget=budget)
         self._lanes = self._flow.lanes
-        self._messages_max, self._bytes_max = settings.limits
+        self._limit(self._lanes.limits)
+        self._flow.limits_changed = self._limit
         self._loop = asyncio.get_running_loop()
         self._new_receipt = self._loop.create_future
         self._encode = settings.schema.encode if settings.schema is not None else None
@@ -72,6 +74,8 @@ class Producer:
         self._next_sequence = 0
         self._last_posted = -1
         self._turn = 0
+        # The entry-bucket hash of its messages without a key: one bucket, so that they keep their order in a segment.
+        self._keyless_low = bucket_hash(name.encode())
         self._wholes = 0
 
     async def __aenter__(self) -> Producer:
@@ -88,10 +92,13 @@ class Producer:
         if self._settings.access_mode != pb.Shared:
             # One after the other, in a fixed order: two waiting producers must not each hold what the other waits for.
             for segment in active:
-                await self._flow.segment(segment.id).last_sequence_id()
+                await self._flow.segment(segment.id).last_sequence_ids()
         elif self._flow.attaching.schema is not None or self._settings.write is not None:
             # An incompatible schema, or a decided write, is noticed now, not with the first message.
-            await self._flow.segment(active[0].id).last_sequence_id()
+            await self._flow.segment(active[0].id).last_sequence_ids()
+
+    def _limit(self, limits: BatchLimits) -> None:
+        self._messages_max, self._bytes_max = limits
 
     @property
     def topic(self) -> str:
@@ -235,7 +242,7 @@ class Producer:
 
     def _keyless(self) -> int:
         self._turn += 1
-        return keyless_hash(self._lanes.layout, self._turn - 1, self._settings.routing)
+        return keyless_hash(self._lanes.layout, self._turn - 1, self._settings.routing, self._keyless_low)
 
     # -- from other threads
 
@@ -325,7 +332,8 @@ class Producer:
         try:
             hash32 = self._keys(whole.key)[0] if whole.key is not None else self._keyless()
             if sequence_id is not None and sequence_id <= self._earlier.recalled:
-                held = await self._earlier.stored_in(sequence_id, hash32)
+                low = hash32 & 0xFFFF if whole.ordering_key is None else bucket_hash(whole.ordering_key)
+                held = await self._earlier.stored_in(sequence_id, hash32, low)
             if self._flow.error is not None:
                 raise self._flow.error
             if sequence_id is not None and sequence_id <= self._last_posted:
@@ -370,9 +378,10 @@ class Producer:
             self._gather(number, hash32, single, receipt)
             return
         self._flow.pending += 1
-        lane = self._lanes.find(hash32)
-        since = self._flow.now(lane)
-        self._flow.add(lane, WholeRun(number, hash32, whole, receipt, since))
+        run = WholeRun(number, hash32, whole, receipt, 0.0)
+        lane = self._lanes.find_by(hash32, run.bucket_hash)
+        run.since = self._flow.now(lane)
+        self._flow.add([(lane, run)])
 
     def _fits_batch(self, number: int, whole: SingleMessage) -> bool:
         """Whether a message may join a batch: not a message with its own delivery time or ordering key, and not one
@@ -424,12 +433,12 @@ class Producer:
         if self._flow.error is not None:
             raise self._flow.error
         if self._tables is None:
-            self._tables = await _load_tables(self._settings)
+            self._tables = await _load_tables(self._settings, self._keyless_low)
             self._lanes.regroup = self._tables.regroup
         names = {"value": value, "key": key, "event_time": event_time, "properties": properties}
         sending = self._tables.start(table, names, self._new_receipt())
         is_begun = False
-        for piece in self._tables.pieces(sending, self._budget.bytes_max // 4, len(self._lanes.places)):
+        for piece in self._tables.pieces(sending, self._budget.bytes_max // 4, self._lanes.places):
             await self._flow.room(piece.estimate, is_begun=is_begun)
             is_begun = True
             try:
@@ -447,9 +456,9 @@ class Producer:
         self._flow.pending += batch.num_rows
         for lane in {id(lane): lane for lane, _ in runs}.values():
             self._flow.now(lane)
-        for lane, run in runs:
+        for _, run in runs:
             self._budget.free -= run.cost
-            self._flow.add(lane, run)
+        self._flow.add(runs)
 
     # -- the end
 
@@ -477,7 +486,7 @@ class Producer:
         self._flow.abort()
 
 
-async def _load_tables(settings: ProducerSettings) -> TableRuns:
+async def _load_tables(settings: ProducerSettings, keyless_low: int) -> TableRuns:
     """Kernels are compiled at their first use on a machine, which takes seconds: this runs outside the loop."""
     try:
         from anabranch.client.producing.tables import TableRuns
@@ -486,4 +495,5 @@ async def _load_tables(settings: ProducerSettings) -> TableRuns:
         raise Unsupported(f"tables need {error.name}: pip install anabranch[arrow]") from None
     await asyncio.to_thread(warm_up, decoding=False)
     batching = settings.batching or Batching()
-    return TableRuns(settings.routing, BatchLimits(batching.messages_max, batching.bytes_max))
+    limits = BatchLimits(batching.messages_max, batching.bytes_max)
+    return TableRuns(settings.routing, limits, keyless_low, is_encrypted=settings.encryption is not None)

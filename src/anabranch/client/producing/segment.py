@@ -7,7 +7,7 @@ import contextlib
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -19,7 +19,8 @@ from anabranch.client.errors import (
 )
 from anabranch.client.hidden_writes.write import Write
 from anabranch.client.message import signed
-from anabranch.client.producing.core.lanes import Lanes
+from anabranch.client.producing.core.lanes import Lane, Lanes, Placed
+from anabranch.client.producing.core.last_ids import LastIds
 from anabranch.client.producing.core.runs import MessageRun
 from anabranch.client.producing.entries import Entries, Target
 from anabranch.client.transport.attachment import Backoff, SilentPart, Trouble, keep_trying, troubled
@@ -72,30 +73,41 @@ class LaneOwner(Protocol):
     topics_written: set[str]
     trouble: Trouble
 
-    def settled(self, segment: SegmentId, upto: int, ledger: int, entry: int) -> None:
-        """The segment holds everything up to a sequence id; the last of these runs lies at that place, if one is
-        given."""
+    def stored(self, lane: Lane, run: MessageRun, ledger: int, entry: int) -> None:
+        """The segment holds that run, at that place."""
 
-    def refused(self, segment: SegmentId, number: int, error: Exception) -> None:
-        """The segment refuses the run that begins with that number."""
+    def held(self, segment: SegmentId, last: LastIds) -> None:
+        """The sealed segment holds everything up to those sequence ids."""
+
+    def refused(self, lane: Lane, run: MessageRun, error: Exception) -> None:
+        """The segment refuses that one run."""
 
     def attached(self, segment: SegmentId) -> None:
         """Messages being gathered for the segment may be sent."""
 
     def sealed(self, segment: SegmentId) -> None:
-        """The messages left in the segment's lane were not stored there, as far as can be known."""
+        """The messages left in the segment's lanes were not stored there, as far as can be known."""
 
     def failed(self, error: Exception) -> None:
         """No message can be sent any more."""
 
 
 class SegmentProducer:
-    """The producer attached to one segment. It sends the runs of its lane, in order, until the segment is sealed."""
+    """The producer attached to one segment. It sends the runs of its lanes, each lane's in order, until the segment is
+    sealed.
+
+    A broker that knows nothing of entry buckets may judge repetitions by one last sequence id for the whole segment.
+    Then whatever is gathered for the segment is sent together, in the order of the last numbers, and each entry is
+    named by its last number alone: so nothing is taken for a repetition of what lies in another bucket.
+    """
 
     def __init__(self, owner: LaneOwner, segment: SegmentId) -> None:
         self._owner = owner
         self._segment = segment
         self._topic = owner.watch.topic_of(segment)
+        known = owner.watch.layout.segment(segment)
+        self._is_scalable = not known.classic_topic
+        self._buckets = known.bucket_count
         self._backoff = Backoff(owner.chance)
         self._attached: _Attached | None = None
         # The broker that was named: by the last one when it closed the producer, or by the watch. Until it is tried.
@@ -104,18 +116,18 @@ class SegmentProducer:
         self._epoch = 0
         self._topic_epoch: int | None = None
         # For the present attachment: runs not yet written, and written runs with their number of missing receipts.
-        self._unsent: deque[MessageRun] = deque()
-        self._flying: deque[tuple[MessageRun, int]] = deque()
+        self._unsent: deque[Placed] = deque()
+        self._flying: deque[_Flight] = deque()
         self._is_held_back = False
-        # The highest sequence id sent over a lost connection: up to this id, receipts may be lost too.
+        # The highest sequence id sent over a lost connection, in any bucket: up to this id, receipts may be lost too.
         self._doubt = -1
         self._sent = -1
-        self._last_known: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._last_known: asyncio.Future[LastIds] = asyncio.get_running_loop().create_future()
         self._is_asked_for = False
         self._opening: asyncio.Task[None] | None = None
 
-    async def last_sequence_id(self) -> int:
-        """The last sequence id of this producer in the segment, when it was first attached or since it is sealed."""
+    async def last_sequence_ids(self) -> LastIds:
+        """The last sequence ids of this producer in the segment, when it was first attached or since it is sealed."""
         self._is_asked_for = True
         self.open()
         return await asyncio.shield(self._last_known)
@@ -124,16 +136,21 @@ class SegmentProducer:
     def is_attached(self) -> bool:
         return self._attached is not None
 
-    def send(self, run: MessageRun) -> None:
-        """Sends a run of the lane: now, or when the producer is attached, or when the socket accepts more."""
+    def send(self, runs: Iterable[Placed]) -> None:
+        """Sends runs of its lanes: now, or when the producer is attached, or when the socket accepts more.
+
+        Nothing else may be added to the lanes in between.
+        """
         if self._attached is None:
             self.open()
-        else:
-            self._unsent.append(run)
-            self._pump()
+            return
+        if self._attached.target.is_named_by_last:
+            runs = self._owner.lanes.together(self._segment, runs)
+        self._unsent.extend(runs)
+        self._pump()
 
     def forget(self) -> None:
-        """The lane was given up: later receipts are ignored."""
+        """The lanes were given up: later receipts are ignored."""
         self._unsent.clear()
         self._flying.clear()
 
@@ -144,23 +161,23 @@ class SegmentProducer:
                 self._is_held_back = True
                 connection.when_writable(partial(self._go_on, self._attached))
                 return
-            self._write(self._attached, self._unsent.popleft())
+            self._write(self._attached, *self._unsent.popleft())
 
     def _go_on(self, attached: _Attached) -> None:
         if attached is self._attached:
             self._is_held_back = False
             self._pump()
 
-    def _write(self, attached: _Attached, run: MessageRun) -> None:
+    def _write(self, attached: _Attached, lane: Lane, run: MessageRun) -> None:
         try:
             frames = self._owner.entries.frames(run, attached.target)
         except Exception as error:  # Plug-ins of users may raise anything; later messages go on.
-            self._owner.refused(self._segment, run.first, error)
+            self._owner.refused(lane, run, error)
             return
         self._sent = max(self._sent, run.last)
         self._owner.topics_written.add(self._topic)
-        self._flying.append((run, len(frames)))
-        # A closing connection reports its loss soon, and then the lane is sent again. It may close with any of the
+        self._flying.append(_Flight(attached.target.number_of(run), lane, run, len(frames)))
+        # A closing connection reports its loss soon, and then the lanes are sent again. It may close with any of the
         # chunks of a message.
         with contextlib.suppress(ConnectionLost):
             for pieces in frames:
@@ -195,7 +212,7 @@ class SegmentProducer:
                 case Meaning.FINAL:
                     self._give_up(_explained(refused, self._topic))
                 case _:
-                    self._learn(-1)
+                    self._learn(LastIds())
                     self._owner.sealed(self._segment)
         self._opening = None
 
@@ -237,14 +254,23 @@ class SegmentProducer:
         # Messages of an earlier life of this producer may be unconfirmed yet: the broker's answer, or the seal, will
         # decide.
         self._doubt = max(self._doubt, answer.last_sequence_id)
-        self._learn(answer.last_sequence_id)
+        self._learn(self._last_ids(answer))
         if answer.HasField("topic_epoch"):
             self._topic_epoch = answer.topic_epoch
-        attached.target = Target(attached.number, _schema_version(answer), connection.message_bytes_max)
+        attached.target = Target(
+            attached.number,
+            _schema_version(answer),
+            connection.message_bytes_max,
+            is_stamped=self._is_scalable,
+            is_named_by_last=self._buckets > 1 and not _knows_buckets(answer),
+        )
         self._attached = attached
         self._is_held_back = False
         self._flying.clear()
-        self._unsent = deque(self._owner.lanes.runs(self._segment))
+        runs = self._owner.lanes.runs(self._segment)
+        if attached.target.is_named_by_last:
+            runs = self._owner.lanes.together(self._segment, runs)
+        self._unsent = deque(runs)
         self._pump()
         self._owner.attached(self._segment)
 
@@ -270,7 +296,16 @@ class SegmentProducer:
         is_ours = self._asked is None or self._asked.is_ours
         return meant is Meaning.GONE or not is_ours
 
-    def _learn(self, last: int) -> None:
+    def _last_ids(self, answer: pb.CommandProducerSuccess) -> LastIds:
+        highest = answer.last_sequence_id
+        if self._buckets == 1:
+            return LastIds(highest, whole=highest)
+        if not _knows_buckets(answer):
+            return LastIds(highest)
+        buckets = {one.bucket: one.last_sequence_id for one in answer.anabranch_buckets}
+        return LastIds(highest, buckets, answer.anabranch_whole_sequence_id)
+
+    def _learn(self, last: LastIds) -> None:
         if not self._last_known.done():
             self._last_known.set_result(last)
 
@@ -283,12 +318,12 @@ class SegmentProducer:
         if is_asked_for or (first is not None and first <= self._doubt):
             last = await self.ask_sealed()
             self._learn(last)
-            if last >= 0:
-                self._owner.settled(self._segment, last, -1, -1)
+            if last.highest >= 0:
+                self._owner.held(self._segment, last)
         self._owner.sealed(self._segment)
 
-    async def ask_sealed(self) -> int:
-        """The last sequence id of this producer in the sealed segment; -1 if the broker does not say."""
+    async def ask_sealed(self) -> LastIds:
+        """The last sequence ids of this producer in the sealed segment; -1 if the broker does not say."""
         self._asked = None
         try:
             return await keep_trying(
@@ -296,13 +331,13 @@ class SegmentProducer:
             )
         except RequestRefused:
             # Pulsar has no such request: then the messages in doubt are sent again, and may be stored twice.
-            return -1
+            return LastIds()
 
-    async def _ask_once(self) -> int:
+    async def _ask_once(self) -> LastIds:
         self._asked = await self._owner.connections.owner(self._topic)
         return await self._ask_on(self._asked)
 
-    async def _ask_on(self, connection: ClientConnection) -> int:
+    async def _ask_on(self, connection: ClientConnection) -> LastIds:
         nobody = connection.attach(PartKind.PRODUCER, SilentPart)
         try:
             answer = await ask(
@@ -315,7 +350,7 @@ class SegmentProducer:
                 user_provided_producer_name=True,
                 metadata=[pb.KeyValue(key=ASK_SEQUENCE_ID, value="true")],
             )
-            return int(answer.last_sequence_id)
+            return self._last_ids(answer)
         finally:
             connection.detach(PartKind.PRODUCER, nobody.number)
 
@@ -324,20 +359,20 @@ class SegmentProducer:
     def receipt(self, attached: _Attached, body: pb.CommandSendReceipt) -> None:
         if attached is not self._attached or not self._flying:
             return
-        run, owed = self._flying[0]
-        if body.sequence_id < run.first:
-            return  # For a run that was given up.
-        if body.sequence_id > run.first:
-            # Receipts come in the order of sends: runs whose receipts are missing are sent again.
-            self._drop(
-                attached, ConnectionLost(f"no receipt for {run.first} before that for {body.sequence_id}")
-            )
-        elif owed > 1:
-            self._flying[0] = (run, owed - 1)
+        flight = self._flying[0]
+        if body.sequence_id != flight.number:
+            # Receipts come in the order of sends: runs whose receipts are missing are sent again. A number that is not
+            # in flight, and not above all that are, was given up.
+            numbers = [one.number for one in self._flying]
+            if body.sequence_id in numbers or body.sequence_id > max(numbers):
+                missing = f"no receipt for {flight.number} before that for {body.sequence_id}"
+                self._drop(attached, ConnectionLost(missing))
+        elif flight.owed > 1:
+            self._flying[0] = flight._replace(owed=flight.owed - 1)
         else:
             self._flying.popleft()
             at = body.message_id
-            self._owner.settled(self._segment, run.last, signed(at.ledgerId), signed(at.entryId))
+            self._owner.stored(flight.lane, flight.run, signed(at.ledgerId), signed(at.entryId))
 
     def _drop(self, attached: _Attached, error: Exception) -> None:
         attached.close()
@@ -352,18 +387,30 @@ class SegmentProducer:
                 self._give_up(error)
             case Meaning.SEALED:
                 # Everything after it is refused too. Everything before it has its receipt; Pulsar may still owe some.
-                self._doubt = max(self._doubt, body.sequence_id - 1)
+                self._doubt = max(self._doubt, self._sent_before(body.sequence_id))
                 self._attached = None
                 attached.detach()
                 assert self._opening is None
                 self._opening = asyncio.create_task(self._or_fail(self._settle_doubt))  # Awaited by `close`.
             case Meaning.MESSAGE:
-                self._flying = deque(one for one in self._flying if one[0].first != body.sequence_id)
-                self._owner.refused(self._segment, body.sequence_id, error)
+                refused = [one for one in self._flying if one.number == body.sequence_id]
+                self._flying = deque(one for one in self._flying if one.number != body.sequence_id)
+                for one in refused:
+                    self._owner.refused(one.lane, one.run, error)
             case _:
                 self._owner.trouble.note(error)
                 troubled(error)
                 self._drop(attached, error)
+
+    def _sent_before(self, number: int) -> int:
+        """The highest sequence id in flight before the run of that number; in a segment with several buckets it may be
+        above that number."""
+        last = -1
+        for one in self._flying:
+            if one.number == number:
+                break
+            last = max(last, one.run.last)
+        return last
 
     def closed(self, attached: _Attached, body: pb.CommandCloseProducer) -> None:
         """The broker closed the producer, and may say which one serves the segment now."""
@@ -383,7 +430,7 @@ class SegmentProducer:
             )
             return
         self._doubt = max(self._doubt, self._sent)
-        if self._owner.lanes.first_number(self._segment) is not None:
+        if self._owner.lanes.holds(self._segment):
             self.open()
 
     def _give_up(self, error: Exception) -> None:
@@ -425,6 +472,15 @@ class SegmentProducer:
             attached.detach()
 
 
+class _Flight(NamedTuple):
+    """A run that was written: the number that its receipts will name, and how many of them are missing."""
+
+    number: int
+    lane: Lane
+    run: MessageRun
+    owed: int
+
+
 class _Attached:
     """A segment's producer on one connection."""
 
@@ -458,6 +514,11 @@ class _Attached:
         if not self.is_lost and not self.connection.is_closed:
             self.connection.tell(C.CLOSE_PRODUCER, "close_producer", producer_id=self.number)
         self.is_lost = True
+
+
+def _knows_buckets(answer: pb.CommandProducerSuccess) -> bool:
+    """Whether the broker judges sequence ids by entry bucket: then it says so, even if it holds nothing."""
+    return answer.HasField("anabranch_whole_sequence_id")
 
 
 def _schema_version(answer: pb.CommandProducerSuccess) -> bytes:

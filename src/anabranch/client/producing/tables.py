@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from anabranch.client.errors import BadArgument
 from anabranch.client.message_id import BatchReceipt
-from anabranch.client.producing.core.lanes import Lane, Lanes, Routing, is_synthetic
-from anabranch.client.producing.core.runs import BatchLimits, BlockRun, MessageRun
-from anabranch.columns import Pool, Router, Singles, cut, encode, hash_keys, partition, recut
+from anabranch.client.producing.core.lanes import Lanes, Placed, Routing, is_synthetic
+from anabranch.client.producing.core.runs import BatchLimits, BlockRun
+from anabranch.columns import Pool, Router, Singles, bucket_span, cut, encode, hash_keys, partition, recut
 from anabranch.model.layout import SegmentLayout
 
 # The size of one piece of a table: enough to fill some batches for each segment, and small enough to leave other tasks
@@ -109,6 +109,9 @@ class TableRun(BlockRun):
         first, second = self.singles.part(0, at), self.singles.part(at, self.count)
         return TableRun(first, self.block, self.since), TableRun(second, self.block, self.since)
 
+    def bucket_span(self) -> tuple[int, int]:
+        return bucket_span(self.singles.hashes)
+
     def payload(self) -> memoryview:
         return self.singles.payload(0, self.count)
 
@@ -135,9 +138,14 @@ class TablePiece(NamedTuple):
 class TableRuns:
     """How one producer makes runs of tables."""
 
-    def __init__(self, routing: Routing, limits: BatchLimits) -> None:
+    def __init__(
+        self, routing: Routing, limits: BatchLimits, keyless_low: int = 0, *, is_encrypted: bool = False
+    ) -> None:
+        """`keyless_low` is the entry-bucket hash of rows without a key."""
         self._routing = routing
         self._limits = limits
+        self._keyless_low = keyless_low
+        self._is_encrypted = is_encrypted
         self._pool = Pool(POOL_BYTES)
         self._router: tuple[SegmentLayout, Router] | None = None
         self._turn = 0
@@ -148,18 +156,16 @@ class TableRuns:
         """A table that is about to be sent; `names` are the names of its columns."""
         return TableSending(table, TableColumns(**names), receipt)  # type: ignore[arg-type]  # `value` has a name.
 
-    def pieces(self, sending: TableSending, bytes_max: int, segments: int) -> Iterator[TablePiece]:
-        """Cuts a table into pieces that fill batches for so many segments, and take no more than `bytes_max`."""
+    def pieces(self, sending: TableSending, bytes_max: int, places: int) -> Iterator[TablePiece]:
+        """Cuts a table into pieces that fill batches for so many entry buckets, and take no more than `bytes_max`."""
         table = sending.table
         row_bytes = table.nbytes / max(1, table.num_rows) + ROW_OVERHEAD_BYTES
-        wanted = min(bytes_max, max(PIECE_BYTES, segments * self._limits.bytes_max))
+        wanted = min(bytes_max, max(PIECE_BYTES, places * self._limits.bytes_max))
         rows = max(1, min(PIECE_ROWS_MAX, int(wanted / row_bytes)))
         for batch in table.to_batches(max_chunksize=rows):
             yield TablePiece(batch, batch.nbytes + ROW_OVERHEAD_BYTES * batch.num_rows)
 
-    def runs(
-        self, lanes: Lanes, sending: TableSending, batch: Any, first: int, since: float
-    ) -> list[tuple[Lane, TableRun]]:
+    def runs(self, lanes: Lanes, sending: TableSending, batch: Any, first: int, since: float) -> list[Placed]:
         """Turns a piece's rows, numbered from `first`, into runs, each with its present lane."""
         columns = sending.columns
         router = self._router_of(lanes.layout)
@@ -188,17 +194,24 @@ class TableRuns:
         sending.numbered(first, first + batch.num_rows - 1)
         return self._cut(lanes, singles, Block(first, sending), since)
 
-    def _cut(self, lanes: Lanes, singles: Singles, block: Block, since: float) -> list[tuple[Lane, TableRun]]:
-        bounds = singles.bounds.tolist()
-        return [
-            (lane, TableRun(singles.part(i, j), block, since))
-            for lane, start, end in zip(lanes.places, bounds, bounds[1:], strict=False)
-            for i, j in cut(singles.offsets, start, end, self._limits.bytes_max, self._limits.messages_max)
-        ]
+    def _cut(self, lanes: Lanes, singles: Singles, block: Block, since: float) -> list[Placed]:
+        rows_max, bytes_max = self._limits
+        if self._is_encrypted and not is_synthetic(lanes.layout):
+            rows_max = 1  # As for messages that come one by one.
+        bounds = singles.bounds
+        found: list[Placed] = []
+        for place in np.flatnonzero(bounds[1:] > bounds[:-1]).tolist():
+            lane = lanes.at(place)
+            start, end = int(bounds[place]), int(bounds[place + 1])
+            found += [
+                (lane, TableRun(singles.part(i, j), block, since))
+                for i, j in cut(singles.offsets, start, end, bytes_max, rows_max)
+            ]
+        return found
 
-    def regroup(self, lanes: Lanes, runs: list[BlockRun]) -> list[tuple[Lane, MessageRun]]:
+    def regroup(self, lanes: Lanes, runs: list[BlockRun]) -> list[Placed]:
         """Cuts refused runs again for the segments that follow; block by block, since their numbers do not mix."""
-        found: list[tuple[Lane, MessageRun]] = []
+        found: list[Placed] = []
         by_block: dict[int, list[TableRun]] = {}
         for run in runs:
             assert isinstance(run, TableRun)
@@ -212,11 +225,16 @@ class TableRuns:
 
     def _router_of(self, layout: SegmentLayout) -> Router:
         if self._router is None or self._router[0] is not layout:
+            high = self._routing is Routing.HIGH
             if is_synthetic(layout):
-                router = Router.classic(len(layout.active))
+                router = Router.classic(len(layout.active), self._keyless_low, high=high)
             else:
-                starts = [segment.range.start for segment in layout.active]
-                router = Router(starts, high=self._routing is Routing.HIGH)
+                router = Router(
+                    [segment.range.start for segment in layout.active],
+                    high=high,
+                    splits=[segment.bucket_splits for segment in layout.active],
+                    keyless_low=self._keyless_low,
+                )
             self._router = (layout, router)
         return self._router[1]
 

@@ -1,34 +1,40 @@
-"""Which segment each message goes to, and when: order through splits and merges. Pure.
+"""Which segment and entry bucket each message goes to, and when: order through splits and merges. Pure.
 
-A message waits or is in a lane: the runs of one segment that were sent, or are to be sent, and have no receipt yet, and
-behind them the messages that are being gathered for the next run. Two rules keep every key in order and every segment's
-sequence ids rising:
+A message waits or is in a lane: the runs of one entry bucket of a segment that were sent, or are to be sent, and have
+no receipt yet, and behind them the messages that are being gathered for the next run. Two rules keep every key in order
+and the sequence ids of every bucket rising:
 
-- a message joins a segment's lane only while no lane of a segment that is no longer active, and overlaps it, holds
+- a message joins a lane of a segment only while no lane of a segment that is no longer active, and overlaps it, holds
   anything: messages sent to an ancestor are settled before the next generation starts;
 - messages that a sealed segment refused wait again, sorted among the others by number, so they go first.
 
 Whether a message must wait depends on its segment alone, never on the message, so no message passes an earlier one for
-the same segment. Ranges, not keys, are compared: a merged segment waits for both of its parents, because it would treat
+the same bucket. Ranges, not keys, are compared: a merged segment waits for both of its parents, because it would treat
 a number below one that it has already seen as a repetition.
+
+The ids of a segment with several buckets are interleaved: that it holds a message says nothing about lower numbers in
+its other buckets. So runs are settled bucket by bucket.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from anabranch.client.producing.core.runs import BatchLimits, BatchRun, BlockRun, Item, MessageRun, recut
+from anabranch.model.buckets import Splits
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import WHOLE, HashRange, SegmentId
 
 LIMITS: Final = BatchLimits(1000, 128 * 1024)
 # The lane of messages that wait.
 NOWHERE: Final = SegmentId(-1)
+# Spreads messages without a key over a segment's hashes; odd, so that it reaches each of them.
+STRIDE: Final = 40503
 
 
 class Routing(Enum):
@@ -39,10 +45,6 @@ class Routing(Enum):
 
     def of(self, hash32: int) -> int:
         return hash32 >> 16 if self is Routing.HIGH else hash32 & 0xFFFF
-
-    def spread(self, hash16: int) -> int:
-        """A 32-bit hash whose chosen half is `hash16`."""
-        return hash16 << 16 if self is Routing.HIGH else hash16
 
 
 def is_synthetic(layout: SegmentLayout) -> bool:
@@ -59,28 +61,36 @@ def segment_for(layout: SegmentLayout, hash32: int, routing: Routing) -> Segment
     return layout.find_active(routing.of(hash32)).id
 
 
-def keyless_hash(layout: SegmentLayout, turn: int, routing: Routing) -> int:
+def keyless_hash(layout: SegmentLayout, turn: int, routing: Routing, low: int) -> int:
     """A hash for a message without a key: segments take turns, and hashes are spread within a segment.
 
-    The message keeps the hash, so that after a split it goes to a child of the segment that refused it.
+    `low` is the producer's entry-bucket hash: within a segment its messages without a key are in one bucket, in order.
+    A message keeps its hash, so that after a split it goes to a child of the segment that refused it.
     """
     if is_synthetic(layout):
-        return turn & 0x7FFFFFFF
+        partitions = len(layout.active)
+        # The remainder of a hash chooses among several partitions, and then its lower half cannot be chosen.
+        if partitions > 1:
+            return turn & 0x7FFFFFFF
+        return (turn * STRIDE & 0xFFFF) << 16 | low if routing is Routing.HIGH else low
     span = layout.active[turn % len(layout.active)].range
-    return routing.spread(span.start + turn // len(layout.active) * 40503 % len(span))
+    if routing is Routing.LOW:
+        return span.start + low % len(span)
+    return (span.start + turn // len(layout.active) * STRIDE % len(span)) << 16 | low
 
 
 class Lane:
-    """One segment's runs without a receipt, oldest first, and the messages that will be its next run.
+    """The runs of one bucket without a receipt, oldest first, and the messages that will be its next run.
 
     A caller may append to `items` if it adds to `size` and keeps within the limits; `since` is when the first of them
     came.
     """
 
-    __slots__ = ("items", "runs", "segment", "since", "size")
+    __slots__ = ("bucket", "items", "runs", "segment", "since", "size")
 
-    def __init__(self, segment: SegmentId) -> None:
+    def __init__(self, segment: SegmentId, bucket: int = 0) -> None:
         self.segment = segment
+        self.bucket = bucket
         self.runs: deque[MessageRun] = deque()
         self.items: list[Item] = []
         self.size = 0
@@ -111,6 +121,9 @@ class Lane:
         return self.items[0][0] if self.items else None
 
 
+Placed: TypeAlias = tuple[Lane, MessageRun]
+
+
 class Lanes:
     """All messages of one producer that have no receipt.
 
@@ -125,24 +138,30 @@ class Lanes:
         limits: BatchLimits = LIMITS,
     ) -> None:
         self.layout = layout
+        self.limits = limits
         self._routing = routing
-        self._limits = limits
-        self._lanes: dict[SegmentId, Lane] = {}
+        # By segment and bucket; made on first use, as there may be thousands of buckets.
+        self._lanes: dict[SegmentId, dict[int, Lane]] = {}
         self._waiting = Lane(NOWHERE)
         # Ranges of segments no longer active that may still hold, or receive, messages sent to them.
         self._leaving: list[HashRange] = []
         # Segments that refused a message while the layout still calls them active: the next layout will have their
         # children.
         self._refused: set[SegmentId] = set()
-        # For `find`: the lanes of the active segments, and the first hashes of their ranges unless the topic is
-        # classic.
+        # For `find`: the lanes of the active segments, if each of them has one bucket, and the first hashes of their
+        # ranges, unless the topic is classic.
         self._starts: list[int] | None = None
-        self._places: list[Lane] = []
+        self._plain: list[Lane] = []
+        # For any layout: the lanes of all buckets, None for one without a lane yet; and for each segment its first
+        # hash, its number, the place of its first bucket, and its splits.
+        self._places: list[Lane | None] = []
+        self._firsts: list[int] = []
+        self._active: list[tuple[SegmentId, int, Splits]] = []
         # How far a hash is shifted before 16 bits of it choose the segment.
         self._shift = 16 if routing is Routing.HIGH else 0
         self._is_stirred = False
         # Cuts runs of tables again, once there are any.
-        self.regroup: Callable[[Lanes, list[BlockRun]], list[tuple[Lane, MessageRun]]] | None = None
+        self.regroup: Callable[[Lanes, list[BlockRun]], list[Placed]] | None = None
         self._arrange()
 
     def __len__(self) -> int:
@@ -152,44 +171,91 @@ class Lanes:
 
     @property
     def _all(self) -> Iterator[Lane]:
-        yield from self._lanes.values()
+        for lanes in self._lanes.values():
+            yield from lanes.values()
         yield self._waiting
 
     @property
     def segments(self) -> tuple[SegmentId, ...]:
         """The segments with messages in their lanes."""
-        return tuple(number for number, lane in self._lanes.items() if not lane.is_empty)
+        return tuple(number for number in self._lanes if self.holds(number))
 
-    def runs(self, segment: SegmentId) -> tuple[MessageRun, ...]:
-        """The segment's runs without a receipt, in order. All of them are sent again after a lost connection."""
-        lane = self._lanes.get(segment)
-        return tuple(lane.runs) if lane is not None else ()
+    def of(self, segment: SegmentId) -> tuple[Lane, ...]:
+        """The segment's lanes that were used, by bucket."""
+        lanes = self._lanes.get(segment, {})
+        return tuple(lanes[bucket] for bucket in sorted(lanes))
 
-    def lane(self, segment: SegmentId) -> Lane | None:
-        return self._lanes.get(segment)
+    def runs(self, segment: SegmentId) -> list[Placed]:
+        """The segment's runs without a receipt, each lane's in order. All of them are sent again after a lost
+        connection."""
+        runs = [(lane, run) for lane in self.of(segment) for run in lane.runs]
+        # Buckets take turns as their messages came.
+        runs.sort(key=_first_of)
+        return runs
+
+    def together(self, segment: SegmentId, runs: Iterable[Placed] = ()) -> list[Placed]:
+        """Those runs, and whatever is being gathered for the segment, all in the rising order of their last numbers.
+
+        For a broker that knows one last sequence id for the whole segment: all numbers that come later are higher.
+        """
+        found = list(runs)
+        for lane in self.of(segment):
+            run = lane.cut()
+            if run is not None:
+                found.append((lane, run))
+        found.sort(key=_last_of)
+        return found
+
+    def lane(self, segment: SegmentId, bucket: int = 0) -> Lane | None:
+        return self._lanes.get(segment, {}).get(bucket)
+
+    def holds(self, segment: SegmentId) -> bool:
+        """Whether any message of the segment has no receipt."""
+        return any(not lane.is_empty for lane in self._lanes.get(segment, {}).values())
 
     def first_number(self, segment: SegmentId) -> int | None:
-        lane = self._lanes.get(segment)
-        return lane.first_number if lane is not None else None
+        """The lowest number of its messages without a receipt."""
+        numbers = [lane.first_number for lane in self._lanes.get(segment, {}).values()]
+        return min((number for number in numbers if number is not None), default=None)
 
     def oldest_s(self) -> float | None:
         """When the message that waits longest was handed in, or a little earlier."""
-        times = [run.since for lane in self._all for run in list(lane.runs)[:1]]
+        times = [lane.runs[0].since for lane in self._all if lane.runs]
         times += [lane.since for lane in self._all if lane.items]
         # Refused runs wait in no particular order.
         times += [run.since for run in self._waiting.runs]
         return min(times, default=None)
 
     def find(self, hash32: int) -> Lane:
-        """Where a message of that hash is gathered now: its segment's lane, or the lane of messages that wait."""
-        if self._starts is None:
-            return self._places[(hash32 & 0x7FFFFFFF) % len(self._places)]
-        return self._places[bisect_right(self._starts, hash32 >> self._shift & 0xFFFF) - 1]
+        """Where a message of that hash is gathered now: its bucket's lane, or the lane of messages that wait."""
+        if self._starts is not None:
+            return self._plain[bisect_right(self._starts, hash32 >> self._shift & 0xFFFF) - 1]
+        if self._plain:
+            return self._plain[(hash32 & 0x7FFFFFFF) % len(self._plain)]
+        return self.find_by(hash32, hash32 & 0xFFFF)
+
+    def find_by(self, hash32: int, low: int) -> Lane:
+        """The same for a message whose entry-bucket hash is not that of its key."""
+        if not self._firsts:
+            return self.at((hash32 & 0x7FFFFFFF) % len(self._places))
+        _, base, splits = self._active[bisect_right(self._firsts, hash32 >> self._shift & 0xFFFF) - 1]
+        place = base + bisect_right(splits, low)
+        return self._places[place] or self.at(place)
+
+    def at(self, place: int) -> Lane:
+        """The lane of a bucket: `places` counts the buckets of the active segments in the order of their ranges, or the
+        partitions by number."""
+        found = self._places[place]
+        if found is None:
+            # Every segment of those with a place before this one has one at least: the last of them is meant.
+            number, base, _ = self._active[bisect_right(self._active, place, key=_base) - 1]
+            found = self._places[place] = self._make(number, place - base)
+        return found
 
     @property
-    def places(self) -> Sequence[Lane]:
-        """The same for all hashes: lanes by the ranges of the active segments, or by the numbers of partitions."""
-        return self._places
+    def places(self) -> int:
+        """How many buckets the active segments have in all."""
+        return len(self._places)
 
     # -- events
 
@@ -200,9 +266,17 @@ class Lanes:
             self._refused = {s for s in self._refused if self._is_active(s)}
             self._arrange()
 
-    def settled(self, segment: SegmentId, upto: int) -> list[MessageRun]:
-        """The segment holds everything up to that number: those runs leave its lane and are returned."""
-        lane = self._lanes.get(segment)
+    def stored(self, lane: Lane, run: MessageRun) -> bool:
+        """The segment holds that run, which leaves its lane. False if it has left it before."""
+        if not lane.runs or lane.runs[0] is not run:
+            return False
+        lane.runs.popleft()
+        self._after(lane)
+        return True
+
+    def settled(self, segment: SegmentId, bucket: int, upto: int) -> list[MessageRun]:
+        """The segment holds everything of that bucket up to that number: those runs leave its lane and are returned."""
+        lane = self.lane(segment, bucket)
         done: list[MessageRun] = []
         if lane is None:
             return done
@@ -218,20 +292,19 @@ class Lanes:
         self._after(lane)
         return done
 
-    def dropped(self, segment: SegmentId, first: int) -> MessageRun | None:
-        """The segment will never accept the run that begins with that number: the run leaves its lane, the others
-        stay."""
-        lane = self._lanes.get(segment)
-        found = next((run for run in lane.runs if run.first == first), None) if lane is not None else None
-        if lane is not None and found is not None:
-            lane.runs.remove(found)
-            self._after(lane)
-        return found
+    def dropped(self, lane: Lane, run: MessageRun) -> bool:
+        """The segment will never accept that run: it leaves its lane, the others stay. False if it has left it
+        before."""
+        if run not in lane.runs:
+            return False
+        lane.runs.remove(run)
+        self._after(lane)
+        return True
 
     def sealed(self, segment: SegmentId) -> None:
-        """The segment refuses all messages left in its lane, and all later ones."""
-        lane = self._lanes.pop(segment, None)
-        if lane is not None:
+        """The segment refuses all messages left in its lanes, and all later ones."""
+        lanes = self._lanes.pop(segment, {})
+        for lane in lanes.values():
             lane.cut()
             self._waiting.cut()
             self._waiting.runs += lane.runs
@@ -251,7 +324,7 @@ class Lanes:
 
     # -- decisions
 
-    def ready(self) -> list[tuple[Lane, MessageRun]]:
+    def ready(self) -> list[Placed]:
         """The runs that join a lane now, for each lane in the order of sending."""
         if not self._is_stirred:
             return []
@@ -259,9 +332,9 @@ class Lanes:
         self._waiting.cut()
         waiting = list(self._waiting.runs)
         self._waiting.runs.clear()
-        go: list[tuple[Lane, MessageRun]] = []
+        go: list[Placed] = []
         regroup = partial(self.regroup, self) if self.regroup is not None else None
-        for lane, run in recut(waiting, self.find, self._limits, regroup):
+        for lane, run in recut(waiting, self.find_by, self.limits, regroup):
             if lane.segment != NOWHERE and lane.items:
                 # Gathered before anything had to wait here, so older than all of these.
                 older = lane.cut()
@@ -278,16 +351,16 @@ class Lanes:
 
     def _after(self, lane: Lane) -> None:
         """Once a segment that is no longer active has nothing left, its children need not wait for it."""
-        if lane.is_empty and not self._is_active(lane.segment):
+        if lane.is_empty and not self._is_active(lane.segment) and not self.holds(lane.segment):
             self._arrange()
 
     def _arrange(self) -> None:
         """Decides again which segments' messages must wait, and where the others go."""
         self._is_stirred = True
         self._leaving = []
-        for number, lane in list(self._lanes.items()):
+        for number in list(self._lanes):
             known = self.layout.segments.get(number)
-            if lane.is_empty and (known is None or known.is_sealed):
+            if not self.holds(number) and (known is None or known.is_sealed):
                 del self._lanes[number]
             elif known is None:
                 # Pruned, and a partition of a classic topic may have held any key.
@@ -295,21 +368,40 @@ class Lanes:
             elif known.is_sealed:
                 self._leaving.append(known.range)
         active = self.layout.active
-        if is_synthetic(self.layout):
-            self._starts = None
+        is_classic = is_synthetic(self.layout)
+        if is_classic:
             active = tuple(sorted(active, key=lambda segment: segment.id))
-        else:
-            self._starts = [segment.range.start for segment in active]
-        self._places = [
-            self._waiting if self._must_wait(segment.id, segment.range) else self._make(segment.id)
-            for segment in active
-        ]
+        self._firsts = [] if is_classic else [segment.range.start for segment in active]
+        self._places, self._active = [], []
+        for segment in active:
+            self._active.append((segment.id, len(self._places), segment.bucket_splits))
+            if self._must_wait(segment.id, segment.range):
+                self._places += [self._waiting] * segment.bucket_count
+            else:
+                known_lanes = self._lanes.get(segment.id, {})
+                self._places += [known_lanes.get(bucket) for bucket in range(segment.bucket_count)]
+        is_plain = len(self._places) == len(active)
+        self._starts = self._firsts if is_plain and not is_classic else None
+        self._plain = [self.at(place) for place in range(len(active))] if is_plain else []
 
-    def _make(self, segment: SegmentId) -> Lane:
-        lane = self._lanes.get(segment)
+    def _make(self, segment: SegmentId, bucket: int) -> Lane:
+        lanes = self._lanes.setdefault(segment, {})
+        lane = lanes.get(bucket)
         if lane is None:
-            lane = self._lanes[segment] = Lane(segment)
+            lane = lanes[bucket] = Lane(segment, bucket)
         return lane
 
     def _must_wait(self, segment: SegmentId, span: HashRange) -> bool:
         return segment in self._refused or any(span.overlaps(other) for other in self._leaving)
+
+
+def _first_of(placed: Placed) -> int:
+    return placed[1].first
+
+
+def _last_of(placed: Placed) -> int:
+    return placed[1].last
+
+
+def _base(active: tuple[SegmentId, int, Splits]) -> int:
+    return active[1]

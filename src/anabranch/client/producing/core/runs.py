@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from anabranch.model.keyhash import bucket_hash
+
 # What a message costs the memory budget besides its encoded bytes: a tuple, a future, its place in lists.
 ITEM_OVERHEAD_BYTES: Final = 256
 
@@ -39,6 +41,10 @@ class MessageRun:
         """The messages up to that number, which is at least `first` and below `last`, and those after it."""
         raise NotImplementedError
 
+    def bucket_span(self) -> tuple[int, int]:
+        """The least and the greatest entry-bucket hash of its messages."""
+        raise NotImplementedError
+
 
 class BatchRun(MessageRun):
     """Messages of a batch."""
@@ -57,6 +63,10 @@ class BatchRun(MessageRun):
         at = bisect_right(self.items, upto, key=_number)
         return tuple(BatchRun(part, _size(part), self.since) for part in (self.items[:at], self.items[at:]))  # type: ignore[return-value]
 
+    def bucket_span(self) -> tuple[int, int]:
+        low = [item[1] & 0xFFFF for item in self.items]
+        return min(low), max(low)
+
 
 class SingleMessage(NamedTuple):
     """A message that has its own entry, or several chunks."""
@@ -71,18 +81,24 @@ class SingleMessage(NamedTuple):
 
 
 class WholeRun(MessageRun):
-    """One message outside a batch."""
+    """One message outside a batch. Its ordering key, if it has one, chooses the entry bucket, as it chooses the
+    consumer where consumers share a topic by keys; the segment is its key's."""
 
-    __slots__ = ("hash32", "receipt", "whole")
+    __slots__ = ("bucket_hash", "hash32", "receipt", "whole")
 
     def __init__(self, number: int, hash32: int, whole: SingleMessage, receipt: Any, since: float) -> None:
         self.first = self.last = number
         self.count = 1
         self.cost = len(whole.payload) + ITEM_OVERHEAD_BYTES
         self.hash32 = hash32
+        ordering_key = whole.ordering_key
+        self.bucket_hash = hash32 & 0xFFFF if ordering_key is None else bucket_hash(ordering_key)
         self.whole = whole
         self.receipt = receipt
         self.since = since
+
+    def bucket_span(self) -> tuple[int, int]:
+        return self.bucket_hash, self.bucket_hash
 
 
 class BlockRun(MessageRun):
@@ -115,11 +131,12 @@ Cut: TypeAlias = list[tuple[Any, MessageRun]]
 
 def recut(
     runs: Sequence[MessageRun],
-    place: Callable[[int], Any],
+    place: Callable[[int, int], Any],
     limits: BatchLimits,
     regroup: Callable[[list[BlockRun]], Cut] | None = None,
 ) -> Cut:
-    """All messages of the runs, grouped by `place(hash32)`, the runs of each place in the order of their numbers.
+    """All messages of the runs, grouped by `place(hash32, bucket_hash)`, the runs of each place in the order of their
+    numbers.
 
     `regroup` does the same with runs of tables, which are neighbours in that order: the numbers of a table have no gap.
     """
@@ -144,12 +161,12 @@ def recut(
                 cut.append((where, run))
         elif kind is WholeRun:
             for whole in group:
-                where = place(whole.hash32)
+                where = place(whole.hash32, whole.bucket_hash)
                 close(where)
                 cut.append((where, whole))
         else:
             for item in group:
-                where = place(item[1])
+                where = place(item[1], item[1] & 0xFFFF)
                 items = growing.get(where)
                 size = len(item[2])
                 if items is not None and (
