@@ -9,8 +9,8 @@ Who owns a bucket is told by name, from the stored sessions. A bucket is withhel
 or one that is not connected. As for an Exclusive consumer, delivery times are ignored and any number of messages may be
 unacknowledged; only the number of entries is bounded.
 
-The chunks of a message that was begun go to its holder, whoever owns the bucket by now: the holder acknowledges nothing
-of the message before it has all of it, so the bucket would wait for ever.
+The chunks of a message that was begun go to its holder, also once another consumer owns the bucket: the holder
+acknowledges nothing of the message before it has all of it, so the bucket would wait for ever.
 """
 
 from __future__ import annotations

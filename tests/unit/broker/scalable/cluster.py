@@ -26,6 +26,7 @@ from anabranch.client import ClientConnection
 from anabranch.client.transport.connection import PartKind
 from anabranch.controller.ports import Segments
 from anabranch.metadata.memory import MemoryMetadata, MemoryStore
+from anabranch.model.buckets import Splits
 from anabranch.model.bundles import bundle_ranges
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import TopicName
@@ -143,10 +144,18 @@ class Cluster:
         return await self.put(change(await self.record()))
 
     async def topic(
-        self, segments: int = 1, *, generation: int = 7, topic: TopicName = TOPIC, made: bool = True
+        self,
+        segments: int = 1,
+        *,
+        generation: int = 7,
+        topic: TopicName = TOPIC,
+        made: bool = True,
+        splits: Splits = (),
     ) -> list[Segment]:
         """A topic with so many segments, which exist unless `made` is false."""
         layout = SegmentLayout.initial(segments, NOW_MS)
+        shared = {number: replace(one, bucket_splits=splits) for number, one in layout.segments.items()}
+        layout = replace(layout, segments=shared)
         await self.put(ScalableTopic(layout, generation), topic)
         if await self.metadata.get(controller_path(topic)) is None:
             await self.metadata.create(controller_path(topic), ELSEWHERE.encode(), ephemeral=True)
