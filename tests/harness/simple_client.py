@@ -163,8 +163,11 @@ class Producer:
         properties: Mapping[str, str] | None = None,
         delay_ms: int | None = None,
         published_ms: int | None = None,
+        hashes: tuple[int | None, int | None] = (None, None),
     ) -> asyncio.Future[tuple[int, int]]:
-        """Sends one message, waiting while too many have no receipt. The future is its (ledger, entry)."""
+        """Sends one message, waiting while too many have no receipt. The future is its (ledger, entry).
+
+        `hashes` are the least and the greatest bucket hash that it is stamped with."""
         await self._room.acquire()
         if self._error is not None:
             self._room.release()
@@ -177,6 +180,10 @@ class Producer:
             publish_time=time.time_ns() // 1_000_000 if published_ms is None else published_ms,
             partition_key=key,
         )
+        if hashes[0] is not None:
+            metadata.entry_hash_min = hashes[0]
+        if hashes[1] is not None:
+            metadata.entry_hash_max = hashes[1]
         if delay_ms is not None:
             metadata.deliver_at_time = metadata.publish_time + delay_ms
         for item in (properties or {}).items():
@@ -304,6 +311,16 @@ class Consumer:
             "ack",
             consumer_id=self._number,
             ack_type=pb.CommandAck.Individual,
+            message_id=[pb.MessageIdData(ledgerId=message.ledger, entryId=message.entry)],
+        )
+
+    async def ack_up_to(self, message: Message) -> None:
+        """Acknowledges everything up to that entry."""
+        await self._connection.request(
+            C.ACK,
+            "ack",
+            consumer_id=self._number,
+            ack_type=pb.CommandAck.Cumulative,
             message_id=[pb.MessageIdData(ledgerId=message.ledger, entryId=message.entry)],
         )
 

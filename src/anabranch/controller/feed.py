@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Flag, auto
 
 from anabranch.metadata.port import MetadataStore, Watch
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import (
+    CONSUMERS,
     CONTROLLER,
     SUBSCRIPTIONS,
     TOPICS,
     segment_of_load_path,
+    subscription_path,
     topic_of_path,
     topic_path,
 )
@@ -49,6 +51,8 @@ class TopicFeed:
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
         self._listeners: dict[str, list[Listener]] = {}
+        # By the folder of a subscription's consumers.
+        self._of_consumers: dict[str, list[Callable[[], None]]] = {}
         self._everywhere: list[tuple[StalePart, Callable[[TopicName | None], None]]] = []
         self._folders: list[tuple[str, TopicAt, StalePart]] = []
         self._following: dict[asyncio.Task[None], Watch] = {}
@@ -90,6 +94,22 @@ class TopicFeed:
 
         return stop
 
+    def listen_to_consumers(
+        self, topic: TopicName, subscription: str, listener: Callable[[], None]
+    ) -> Callable[[], None]:
+        """Notifies `listener` of every change to the stored consumers of that subscription; the result ends that."""
+        folder = f"{subscription_path(topic, subscription)}/{CONSUMERS}"
+        self._of_consumers.setdefault(folder, []).append(listener)
+
+        def stop() -> None:
+            kept = self._of_consumers.get(folder, [])
+            if listener in kept:
+                kept.remove(listener)
+            if not kept:
+                self._of_consumers.pop(folder, None)
+
+        return stop
+
     def listen_everywhere(
         self, listener: Callable[[TopicName | None], None], part: StalePart = StalePart.RECORD
     ) -> Callable[[], None]:
@@ -103,6 +123,7 @@ class TopicFeed:
             if changes.everything:
                 for path in list(self._listeners):
                     self._tell(path, StalePart.ALL)
+                self._tell_of_consumers(self._of_consumers)
                 self._tell_everywhere(None, StalePart.ALL | StalePart.LOAD)
                 continue
             parts: dict[str, StalePart] = {}
@@ -121,6 +142,8 @@ class TopicFeed:
                 self._tell_everywhere(topic, part)
             for path, part in parts.items():
                 self._tell(path, part)
+            if self._of_consumers:
+                self._tell_of_consumers(sorted({path.rpartition("/")[0] for path in changes.paths}))
 
     async def _follow_folder(self, watch: Watch, topic_at: TopicAt, part: StalePart) -> None:
         async for changes in watch:
@@ -134,6 +157,13 @@ class TopicFeed:
                 listener(part)
             except Exception:
                 log.exception("a listener of %s failed", path)
+
+    def _tell_of_consumers(self, folders: Iterable[str]) -> None:
+        for listener in [one for folder in folders for one in self._of_consumers.get(folder, ())]:
+            try:
+                listener()
+            except Exception:
+                log.exception("a listener of consumers failed")
 
     def _tell_everywhere(self, topic: TopicName | None, part: StalePart) -> None:
         for wanted, listener in list(self._everywhere):
@@ -151,5 +181,6 @@ def _part(rest: str) -> StalePart:
     if rest == CONTROLLER:
         return StalePart.CONTROLLER
     folder, _, name = rest.partition("/")
-    # The leader itself writes the sessions below a subscription: no other broker needs to know of them.
+    # The leader itself writes the sessions below a subscription. Owners of shared segments listen to those by
+    # themselves.
     return StalePart.SUBSCRIPTIONS if folder == SUBSCRIPTIONS and name and "/" not in name else StalePart(0)

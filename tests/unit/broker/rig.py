@@ -66,6 +66,7 @@ def make_entry(
     publish_time_ms: int = 1,
     deliver_at_ms: int | None = None,
     chunk: tuple[str, int, int] | None = None,
+    hashes: tuple[int | None, int | None] = (None, None),
 ) -> bytes:
     metadata = pb.MessageMetadata(
         producer_name="producer", sequence_id=sequence_id, publish_time=publish_time_ms
@@ -78,6 +79,11 @@ def make_entry(
         metadata.deliver_at_time = deliver_at_ms
     if chunk is not None:
         metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg = chunk
+    low, high = hashes
+    if low is not None:
+        metadata.entry_hash_min = low
+    if high is not None:
+        metadata.entry_hash_max = high
     encoded = metadata.SerializeToString()
     return len(encoded).to_bytes(4, "big") + encoded + body
 
@@ -302,6 +308,7 @@ class Rig:
         is_durable: bool = True,
         partition: int = -1,
         log: ListLog | None = None,
+        cursor: Cursor | None = None,
     ) -> None:
         self.loop = StepLoop()
         self.log = log or ListLog()
@@ -314,7 +321,7 @@ class Rig:
             "persistent://public/default/topic",
             self.log,
             self.journal if is_durable else None,
-            Cursor(start or self.log.first),
+            cursor or Cursor(start or self.log.first),
             loop=self.loop,
             now_ms=self.loop.now_ms,
             limits=self.limits,

@@ -6,7 +6,7 @@ import asyncio
 
 from anabranch.controller.feed import StalePart, TopicFeed
 from anabranch.model.names import TopicName
-from anabranch.model.scalable import decisions_path, load_path
+from anabranch.model.scalable import consumer_path, decisions_path, load_path
 from anabranch.model.segments import SegmentId
 from unit.controller.rig import TOPIC, Rig, simulated
 
@@ -57,4 +57,33 @@ async def test_what_is_stored_elsewhere_about_a_topic_is_told_to_its_listeners(r
     await asyncio.sleep(1)
     assert parts == [StalePart.PARTITIONS]
     stop()
+    await feed.close()
+
+
+@simulated
+async def test_changes_of_consumers_are_told_to_listeners_of_their_subscription_alone(rig: Rig) -> None:
+    store = await rig.metadata.connect()
+    feed = TopicFeed(store)
+    feed.start()
+    await asyncio.sleep(1)
+    parts: list[StalePart] = []
+    told: list[str] = []
+    stops = [
+        feed.listen(TOPIC, parts.append),
+        feed.listen_to_consumers(TOPIC, "sub", lambda: told.append("sub")),
+        feed.listen_to_consumers(TOPIC, "other", lambda: told.append("other")),
+    ]
+    await store.put(consumer_path(TOPIC, "sub", "a"), b"1")
+    await asyncio.sleep(1)
+    assert told == ["sub"]
+    assert not any(part & StalePart.ALL for part in parts)
+    await store.delete(consumer_path(TOPIC, "sub", "a"))
+    await asyncio.sleep(1)
+    assert told == ["sub", "sub"]
+    for stop in stops:
+        stop()
+    await store.put(consumer_path(TOPIC, "sub", "b"), b"1")
+    await asyncio.sleep(1)
+    assert told == ["sub", "sub"]
+    assert feed.listeners == 0
     await feed.close()

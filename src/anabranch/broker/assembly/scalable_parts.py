@@ -14,6 +14,7 @@ from anabranch.broker.peers.remote_sessions import RemoteSessions
 from anabranch.broker.policy.limits import TopicLimits
 from anabranch.broker.scalable.classic import ClassicTopics, controller_settings, scalable_topics
 from anabranch.broker.scalable.load.scaling import BrokerScaling
+from anabranch.broker.scalable.owner.bucket_owners import BucketOwners
 from anabranch.broker.scalable.owner.registration import Registration
 from anabranch.broker.scalable.owner.segments import RoutedSegments, SegmentOwner, unreachable
 from anabranch.broker.scalable.owner.subscription_limits import SubscriptionLimits
@@ -50,6 +51,7 @@ class ScalableParts:
         self.topics: ScalableTopics | None = None
         self.remote_sessions: RemoteSessions | None = None
         self.registration: Registration | None = None
+        self.bucket_owners: BucketOwners | None = None
         self.scaling: BrokerScaling | None = None
         if ground.current_config().scalable_topic_enabled:
             self._turn_on(topics, new_topics)
@@ -78,6 +80,7 @@ class ScalableParts:
         self.registration = Registration(
             ground.records, self.topics.feed, self.segments, self.subscription_limits
         )
+        self.bucket_owners = BucketOwners(ground.records, self.topics.feed)
         self.scaling = BrokerScaling(
             config,
             self.topics,

@@ -58,6 +58,7 @@ class TopicParts:
             compacting=asyncio.Semaphore(1),
             http_url=ground.http_url,
             registration=scalable.registration,
+            bucket_owners=scalable.bucket_owners,
             progressed=progressed,
             segment_progressed=scalable.segment_progressed,
             part_of=self.known.part_of,

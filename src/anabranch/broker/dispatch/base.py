@@ -122,6 +122,11 @@ class Dispatcher(ABC):
         """Called when the consumer may have room again: permits, an unblocked count or a drained socket."""
         self.wake()
 
+    @property
+    def unacked_max(self) -> int:
+        """How many unacknowledged messages a consumer may have; 0 for any number."""
+        return self._ctx.limits.consumer_unacked_max if self._ctx.is_durable else 0
+
     def limits_changed(self) -> None:
         """Wakes dispatch: consumers without room under the old limits may have room again."""
         if self._retry is not None and self.damage is None:
@@ -228,6 +233,11 @@ class Dispatcher(ABC):
             self._retry.cancel()
             self._retry = None
 
+    @property
+    def is_all_sent(self) -> bool:
+        """Whether nothing is left to send: each unacknowledged entry is with a consumer."""
+        return self.read_at >= self._log.end or self._log.normalise(self.read_at) >= self._log.end
+
     # -- reading
 
     def _read(self, at: Position, entries_max: int, then: Callable[[EntryBatch], None]) -> None:
@@ -262,7 +272,7 @@ class Dispatcher(ABC):
             self._fail(error)
 
     def _look_whether_all_is_sent(self) -> None:
-        if self._ctx.all_sent is not None and self.read_at >= self._log.end:
+        if self._ctx.all_sent is not None and self.is_all_sent:
             self._ctx.all_sent()
 
     def _read_failed(self, error: Exception, then: Callable[[EntryBatch], None]) -> None:

@@ -69,6 +69,10 @@ class BegunChunks:
         found = self._begun.get(name_of(metadata))
         return None if found is None else found.owner
 
+    def has_begun(self, owner: AttachedConsumer) -> bool:
+        """Whether the consumer has some chunks of a message and lacks others."""
+        return any(one.owner is owner for one in self._begun.values())
+
     def has_room(self, owner: AttachedConsumer) -> bool:
         """Whether a chunk may be sent to the consumer now, after the chunks that wait for it."""
         return owner.has_room and owner not in self._waiting

@@ -52,8 +52,7 @@ class ConcurrentDispatcher(Dispatcher):
             # No consumer holds any entry: the cursor alone determines what is to be sent.
             self.rewind()
         self.consumers.append(consumer)
-        if self._ctx.is_durable:
-            consumer.unacked_max = self._ctx.limits.consumer_unacked_max
+        consumer.unacked_max = self.unacked_max
         if all(level != consumer.priority for level, _ in self._rounds):
             self._rounds = sorted(
                 [*self._rounds, (consumer.priority, deque[AttachedConsumer]())], key=lambda one: one[0]
@@ -125,8 +124,8 @@ class ConcurrentDispatcher(Dispatcher):
         for consumer in self.consumers:
             if consumer.has_room:
                 self._queue(consumer)
-        limit = self._ctx.limits.subscription_unacked_max
-        self.is_blocked = bool(limit) and self._ctx.is_durable and self.unacked >= limit
+        self.is_blocked = False
+        self._is_over_unacked()
         super().limits_changed()
 
     # -- acknowledgements
@@ -178,6 +177,10 @@ class ConcurrentDispatcher(Dispatcher):
 
     def _given_back(self, owner: AttachedConsumer, key_hash: int) -> None:
         """Called when an entry with this key has left the consumer that had it."""
+
+    @property
+    def is_all_sent(self) -> bool:
+        return super().is_all_sent and not len(self._replay) and not len(self._delayed)
 
     # -- sending again
 
@@ -236,17 +239,27 @@ class ConcurrentDispatcher(Dispatcher):
         if len(self._replay):
             self._pump_replay()
             return
-        if not self._may_read_on():
+        at = self._next_read()
+        if at is None:
             return
-        at = self.read_at
-        if self._cursor.held or at < self._cursor.next:
-            at = self.read_at = self._cursor.first_unacked(at)
-        want = max(self._room(limits.burst_entries), self._read_ahead)
+        want = self._burst(limits.burst_entries)
         batch = self._log.read_cached(at, want, limits.burst_bytes)
         if batch is None:
             self._read(at, want, self._new_arrived)
         elif batch[1]:
             self._new_arrived(batch)
+
+    def _next_read(self) -> Position | None:
+        """Where to read new entries now. None: not before something changes."""
+        if not self._may_read_on():
+            return None
+        if self._cursor.held or self.read_at < self._cursor.next:
+            self.read_at = self._cursor.first_unacked(self.read_at)
+        return self.read_at
+
+    def _burst(self, entries_max: int) -> int:
+        """How many new entries to read."""
+        return max(self._room(entries_max), self._read_ahead)
 
     def _pump_replay(self) -> None:
         limits = self._ctx.limits
@@ -311,7 +324,7 @@ class ConcurrentDispatcher(Dispatcher):
                 continue
             metadata = self._metadata_of(data)
             # The whole millisecond must be over: a client with a finer clock must not find a message early.
-            if metadata.deliver_at_time >= now and self._ctx.limits.has_delays:
+            if metadata.deliver_at_time >= now and self._honours_delays and self._ctx.limits.has_delays:
                 self._delayed.add(at, metadata.deliver_at_time + 1)
                 done += 1
                 continue
@@ -363,6 +376,8 @@ class ConcurrentDispatcher(Dispatcher):
     _is_stuck = False
     # The fewest entries to read, however few can be sent: some of them may be set aside.
     _read_ahead = 1
+    # Whether messages with a later delivery time wait for it.
+    _honours_delays = True
 
     @abstractmethod
     def _route(self, at: Position, metadata: pb.MessageMetadata) -> AttachedConsumer | None:

@@ -224,6 +224,10 @@ class KeySharedDispatcher(ConcurrentDispatcher):
                 del self._aside[key_hash]
         self._aside_count = sum(map(len, self._aside.values()))
 
+    @property
+    def is_all_sent(self) -> bool:
+        return super().is_all_sent and not self._aside_count and not self._chunks.waiting
+
     # -- figures
 
     def stats(self) -> dict[str, Any]:

@@ -99,6 +99,10 @@ class SharedDispatcher(ConcurrentDispatcher):
     def _may_read_on(self) -> bool:
         return self._chunks.waiting < WAITING_MAX and super()._may_read_on()
 
+    @property
+    def is_all_sent(self) -> bool:
+        return super().is_all_sent and not self._chunks.waiting
+
     def stats(self) -> dict[str, Any]:
         stats = super().stats()
         stats["msgInReplay"] += self._chunks.waiting

@@ -100,6 +100,14 @@ _SUBSCRIPTIONS: Final = {
     "pulsar_subscription_last_mark_delete_advanced_timestamp": _gauge(
         "When its cursor last advanced, in ms since 1970"
     ),
+    "anabranch_scalable_segment_entry_buckets": _gauge("Entry buckets of a segment that consumers share"),
+    "anabranch_scalable_segment_sharers": _gauge("Consumers that share the segment by entry buckets"),
+    "anabranch_scalable_segment_bucket_reassignments_total": _counter(
+        "Entry buckets that were given to another consumer"
+    ),
+    "anabranch_scalable_segment_buckets_withheld": _gauge(
+        "Entry buckets with entries that wait for another consumer's acknowledgements or for an owner"
+    ),
 }
 
 _CLIENTS: Final = {

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import anabranch
 from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.dispatch.entry_buckets import EntryBucketDispatcher
 from anabranch.broker.non_persistent.subscription import NonPersistentSubscription
 from anabranch.broker.non_persistent.topic import NonPersistentTopic
 from anabranch.broker.non_persistent.topics import NonPersistentTopics
@@ -274,6 +275,20 @@ def _subscription_figures(subscription: Subscription | NonPersistentSubscription
         "pulsar_subscription_last_consumed_timestamp": sent_ms,
         "pulsar_subscription_last_consumed_flow_timestamp": flow_ms,
         "pulsar_subscription_last_mark_delete_advanced_timestamp": subscription.last_advanced_ms,
+        **_bucket_figures(subscription),
+    }
+
+
+def _bucket_figures(subscription: Subscription) -> dict[str, float]:
+    """The figures of a segment whose consumers share it by entry buckets."""
+    dispatcher = subscription.dispatcher
+    if not isinstance(dispatcher, EntryBucketDispatcher) or not dispatcher.consumers:
+        return {}
+    return {
+        "anabranch_scalable_segment_entry_buckets": dispatcher.bucket_count,
+        "anabranch_scalable_segment_sharers": len(dispatcher.consumers),
+        "anabranch_scalable_segment_bucket_reassignments_total": dispatcher.reassignments,
+        "anabranch_scalable_segment_buckets_withheld": dispatcher.withheld,
     }
 
 

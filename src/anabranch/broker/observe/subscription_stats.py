@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from anabranch.broker.dispatch.consumer import AttachedConsumer
+from anabranch.broker.dispatch.entry_buckets import EntryBucketDispatcher
 from anabranch.broker.dispatch.key_shared import KeySharedDispatcher
 from anabranch.broker.policy.written_time import written_time
 from anabranch.broker.subscription.subscription import Subscription
@@ -76,6 +77,12 @@ def subscription_stats(subscription: Subscription) -> dict[str, Any]:
             for consumer, figures in zip(consumers, stats["consumers"], strict=True):
                 figures["keyHashRangeArrays"] = [list(edges) for edges in ranges.get(consumer, [])]
                 figures["keyHashRanges"] = [f"[{start}, {end}]" for start, end in ranges.get(consumer, [])]
+        if isinstance(subscription.dispatcher, EntryBucketDispatcher):
+            buckets = subscription.dispatcher.ranges()
+            for consumer, figures in zip(consumers, stats["consumers"], strict=True):
+                mine = [(one.start, one.end) for one in buckets.get(consumer, ())]
+                figures["keyHashRangeArrays"] = [list(edges) for edges in mine]
+                figures["keyHashRanges"] = [f"[{start}, {end}]" for start, end in mine]
     stats["msgBacklogNoDelayed"] = max(0, backlog - stats["msgDelayed"])
     if subscription.error is not None:
         # This field is not Pulsar's: the reason why dispatch has stopped.

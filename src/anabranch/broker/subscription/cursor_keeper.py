@@ -130,7 +130,7 @@ class CursorKeeper:
         """Notifies those that wait for a sealed topic to be drained, if the cursor has reached its end."""
         if self._drain is not None and not self.is_closed:
             dispatcher = self.dispatcher
-            self._drain.moved(is_all_sent=dispatcher is not None and dispatcher.read_at >= self.topic_log.end)
+            self._drain.moved(is_all_sent=dispatcher is not None and dispatcher.is_all_sent)
 
     def _seal(self) -> None:
         """The topic is sealed: from now on acknowledgements may drain it."""

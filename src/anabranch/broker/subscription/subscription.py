@@ -19,10 +19,17 @@ from anabranch.broker.dispatch.base import (
     DispatchPacer,
 )
 from anabranch.broker.dispatch.consumer import AttachedConsumer, ConsumerLink
+from anabranch.broker.dispatch.entry_buckets import BucketOwnership, EntryBucketDispatcher, is_by_buckets
 from anabranch.broker.dispatch.key_shared import KeySharedDispatcher
 from anabranch.broker.dispatch.shared import SharedDispatcher
 from anabranch.broker.dispatch.single import SingleActiveDispatcher
-from anabranch.broker.errors import BrokerError, NotAllowedError, NotReadyError, SubscriptionBusyError
+from anabranch.broker.errors import (
+    BrokerError,
+    ConsumerBusyError,
+    NotAllowedError,
+    NotReadyError,
+    SubscriptionBusyError,
+)
 from anabranch.broker.policy.limits import DispatchLimits
 from anabranch.broker.ports import Journal, LogReader
 from anabranch.broker.runtime.outcomes import outcome
@@ -40,6 +47,8 @@ _log = logging.getLogger(__name__)
 # How long a reader's subscription outlives the disconnect that its own seek causes.
 _ABSENCE_SECONDS_MAX: Final = 60.0
 _FAILED_WAIT_S_MAX: Final = 60.0
+# What is in the way of a consumer that does not, or does, share by entry buckets.
+_HOW: Final = {False: "share by entry buckets", True: "do not share by entry buckets"}
 
 
 class NotConnectedError(BrokerError):
@@ -115,6 +124,8 @@ class Subscription(AckedCursor):
             is_durable=journal is not None,
             failed=weakly(self._dispatch_failed),
         )
+        # Who owns which entry bucket; set before the first consumer that shares by buckets joins.
+        self.ownership: BucketOwnership | None = None
         # The number of consecutive dispatch failures, and the time of the last one.
         self._failures = 0
         self._failed_at = 0.0
@@ -151,9 +162,9 @@ class Subscription(AckedCursor):
         self._context.limits = limits
         self._context.pace = pace
         self.consumers_max = consumers_max
-        for consumer in self.consumers:
-            consumer.limit_unacked(limits.consumer_unacked_max if self.is_durable else 0)
         if self.dispatcher is not None:
+            for consumer in self.consumers:
+                consumer.limit_unacked(self.dispatcher.unacked_max)
             self.dispatcher.limits_changed()
 
     # -- consumers
@@ -203,7 +214,15 @@ class Subscription(AckedCursor):
         if present is not None and present.consumers:
             if present.has_failed:
                 raise NotReadyError(f"dispatch of subscription {self.name} has failed and starts again soon")
-            if present.kind != consumer.kind:
+            if self._is_other_way_of_order(present, consumer):
+                # One at a time, or several by buckets: the change has to wait until the last holder has left.
+                raise ConsumerBusyError(
+                    f"ConsumerBusy: {self.name} has consumers that {_HOW[is_by_buckets(consumer)]}; "
+                    "they must leave first"
+                )
+            if present.kind != consumer.kind or (
+                isinstance(present, EntryBucketDispatcher) != is_by_buckets(consumer)
+            ):
                 raise SubscriptionBusyError(
                     f"{OTHER_TYPE}. {self.name} is {TYPE_NAMES[present.kind]} and has consumers; "
                     f"a {TYPE_NAMES[consumer.kind]} consumer cannot join"
@@ -216,11 +235,29 @@ class Subscription(AckedCursor):
             return present
         if consumer.kind == SHARED:
             return SharedDispatcher(self._context)
+        if is_by_buckets(consumer):
+            assert self.ownership is not None  # Checked before the consumer joins.
+            return EntryBucketDispatcher(self._context, self.ownership)
         if consumer.kind == KEY_SHARED:
             return KeySharedDispatcher(self._context, consumer)
         if consumer.kind in (EXCLUSIVE, FAILOVER):
             return SingleActiveDispatcher(self._context, consumer.kind)
         raise NotAllowedError(f"unknown subscription type {consumer.kind}")
+
+    @staticmethod
+    def _is_other_way_of_order(present: Dispatcher, consumer: AttachedConsumer) -> bool:
+        """Whether one is Exclusive and the other shares by entry buckets: a consumer of a scalable topic changes from
+        one to the other as its group grows and shrinks."""
+        if isinstance(present, EntryBucketDispatcher):
+            return consumer.kind == EXCLUSIVE
+        return present.kind == EXCLUSIVE and is_by_buckets(consumer)
+
+    def in_the_way_of(self, consumer: AttachedConsumer) -> list[AttachedConsumer]:
+        """The consumers that must leave before this one can join, for which it may wait."""
+        present = self.dispatcher
+        if isinstance(present, EntryBucketDispatcher) and is_by_buckets(consumer):
+            return [one for one in present.consumers if one.name == consumer.name]
+        return list(self.consumers)
 
     def consumer_ready(self, consumer: AttachedConsumer) -> None:
         """Allows sending to the consumer: its client has the answer that it is subscribed."""

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from anabranch.broker.catalog.topic_policies import TopicPolicyStore
 from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.dispatch.entry_buckets import BucketOwnership
 from anabranch.broker.hidden_writes.records import WriteRecords
 from anabranch.broker.policy.effective import LatestEffective
 from anabranch.broker.policy.retention import AT_ONCE, TrimPace
@@ -36,6 +37,11 @@ class SegmentSubscriptions(Protocol):
     ) -> InitialPosition | None: ...
 
 
+class EntryBucketOwners(Protocol):
+    async def of(self, name: TopicName, subscription: str) -> BucketOwnership:
+        """Who owns the entry buckets of that segment in that subscription."""
+
+
 @dataclass(frozen=True, slots=True)
 class TopicServices:
     loop: asyncio.AbstractEventLoop
@@ -56,6 +62,8 @@ class TopicServices:
     http_url: str
     # None while scalable topics are turned off.
     registration: SegmentSubscriptions | None
+    # None while scalable topics are turned off.
+    bucket_owners: EntryBucketOwners | None
     # Called when a log has confirmed something: connections that wait for that may be read again.
     progressed: Callable[[], None]
     # Called when a reader has reached the end of a sealed topic, or has been moved back from it.

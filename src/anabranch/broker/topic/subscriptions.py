@@ -16,6 +16,7 @@ from anabranch.broker.compaction.view import CompactedLog
 from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.dispatch.base import metadata_of
 from anabranch.broker.dispatch.consumer import AttachedConsumer, ConsumerLink
+from anabranch.broker.dispatch.entry_buckets import BucketOwnership
 from anabranch.broker.dispatch.selector import check_ranges
 from anabranch.broker.errors import (
     ConsumerBusyError,
@@ -31,6 +32,7 @@ from anabranch.broker.ports import LogReader
 from anabranch.broker.runtime.weakly import weakly
 from anabranch.broker.state.cursor import Cursor
 from anabranch.broker.subscription import reader_loss
+from anabranch.broker.subscription.bucket_sharing import asks_to_share, check_declared, check_topic
 from anabranch.broker.subscription.subscription import Subscription, start_position
 from anabranch.broker.topic.confirmations import Confirmations
 from anabranch.broker.topic.phase import TopicLife
@@ -49,7 +51,8 @@ _FINISHED_READERS_MAX = 1000
 # How many consumers have their subscribe rate tracked; beyond that the oldest are forgotten.
 _COMERS_MAX = 1000
 # A consumer of a scalable topic that is assigned a segment may arrive before the previous one has been notified that it
-# lost the segment. Java's client gives up when the answer is "busy".
+# lost the segment, or a share of it before the others have come back as sharers, too. Java's client gives up when the
+# answer is "busy", or comes again only after half a minute.
 HANDOVER_S = 10.0
 
 
@@ -196,6 +199,7 @@ class Subscribing:
         is_other = reader_loss.is_other_topic(record, wanted)
         part_of = await self._services.part_of(self._name, record) if is_other else ""
         reader_loss.check(self._log, request, part_of)
+        ownership = await self._ownership_for(request)
         log = await self._log_for(request)
         self._check_limits(request, is_new=existing is None)
         first = None
@@ -216,6 +220,8 @@ class Subscribing:
             # Create nothing for a consumer that can never join it.
             check_ranges(consumer)
             existing = await self._make_for(request, log, first)
+        if existing.ownership is None:
+            existing.ownership = ownership
         try:
             await self._join(existing, consumer, request, log)
         except BaseException:
@@ -223,6 +229,17 @@ class Subscribing:
             existing.end_if_unused()
             raise
         return consumer
+
+    async def _ownership_for(self, request: pb.CommandSubscribe) -> BucketOwnership | None:
+        """Who owns the entry buckets, if the consumer asks for a share of them and may have it."""
+        if not asks_to_share(request):
+            return None
+        check_topic(self._name, request)
+        if self._services.bucket_owners is None:
+            raise NotAllowedError("scalable topics are turned off here: set scalableTopicEnabled=true")
+        found = await self._services.bucket_owners.of(self._name, request.subscription)
+        check_declared(request, found.splits)
+        return found
 
     async def _make_for(
         self, request: pb.CommandSubscribe, log: LogReader, first: InitialPosition | None
@@ -330,15 +347,19 @@ class Subscribing:
     async def _replace(
         self, subscription: Subscription, consumer: AttachedConsumer, request: pb.CommandSubscribe
     ) -> None:
-        """Admits the consumer once the one in its way has left; raises ConsumerBusyError if that one stays."""
-        # The other consumer's client may have vanished without closing it.
-        holder = subscription.consumers[0]
-        if holder.link is not consumer.link and not await holder.link.is_alive():
-            subscription.remove_consumer(holder)
-        elif is_segment_consumer(holder.name) and is_segment_consumer(consumer.name):
+        """Admits the consumer once those in its way have left; raises ConsumerBusyError if one stays."""
+        holders = subscription.in_the_way_of(consumer)
+        # Another consumer's client may have vanished without closing it.
+        others = [holder for holder in holders if holder.link is not consumer.link]
+        for holder, is_alive in zip(
+            others, await asyncio.gather(*(holder.link.is_alive() for holder in others)), strict=True
+        ):
+            if not is_alive:
+                subscription.remove_consumer(holder)
+        if all(is_segment_consumer(one.name) for one in (consumer, *holders)):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HANDOVER_S):
-                    while subscription.consumers:
+                    while subscription.in_the_way_of(consumer):
                         await subscription.wait_for_departure()
         self._check_join(subscription, request)
         subscription.add_consumer(consumer)

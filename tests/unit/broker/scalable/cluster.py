@@ -26,7 +26,7 @@ from anabranch.client import ClientConnection
 from anabranch.client.transport.connection import PartKind
 from anabranch.controller.ports import Segments
 from anabranch.metadata.memory import MemoryMetadata, MemoryStore
-from anabranch.model.buckets import BucketBudget
+from anabranch.model.buckets import BucketBudget, Splits
 from anabranch.model.bundles import bundle_ranges
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import TopicName
@@ -151,9 +151,14 @@ class Cluster:
         topic: TopicName = TOPIC,
         made: bool = True,
         buckets: int = 1,
+        splits: Splits = (),
     ) -> list[Segment]:
-        """A topic with so many segments, which exist unless `made` is false, and so many entry buckets in all."""
+        """A topic with so many segments, which exist unless `made` is false, and so many entry buckets in all, or with
+        those splits in each segment."""
         layout = SegmentLayout.initial(segments, NOW_MS, budget=BucketBudget(buckets))
+        if splits:
+            shared = {number: replace(one, bucket_splits=splits) for number, one in layout.segments.items()}
+            layout = replace(layout, segments=shared)
         await self.put(ScalableTopic(layout, generation), topic)
         if await self.metadata.get(controller_path(topic)) is None:
             await self.metadata.create(controller_path(topic), ELSEWHERE.encode(), ephemeral=True)

@@ -15,6 +15,7 @@ from typing import Final
 from anabranch.broker.catalog.segment_records import segment_by_topic
 from anabranch.broker.errors import NotAllowedError, NotReadyError, TopicNotFoundError
 from anabranch.broker.scalable.owner.subscription_limits import SubscriptionLimits
+from anabranch.broker.subscription.bucket_sharing import asks_to_share
 from anabranch.controller.core.errors import SegmentGone, SegmentRefused, SegmentUnavailable
 from anabranch.controller.feed import StalePart, TopicFeed
 from anabranch.controller.ports import Segments
@@ -49,6 +50,8 @@ class Registration:
     ) -> InitialPosition | None:
         """As `register`, for a SUBSCRIBE that finds no cursor on the segment."""
         is_shared = request.subType in (pb.CommandSubscribe.Shared, pb.CommandSubscribe.Key_Shared)
+        # Consumers that share a segment by entry buckets keep the order of a stream.
+        is_shared = is_shared and not asks_to_share(request)
         is_earliest = request.initialPosition == pb.CommandSubscribe.Earliest
         return await self.register(
             name,

@@ -1,0 +1,426 @@
+"""Data plane. Entry buckets (PIP-486): the consumers of a segment share it by the buckets of its keys, in order.
+
+A producer stamps each entry with the least and the greatest bucket hash of its keys. The entry goes whole to the owner
+of its first bucket, once no other consumer has an unacknowledged entry of any bucket in that range; so a bucket that
+moves is withheld until its former owner has acknowledged, and other buckets continue. An entry without a usable stamp
+may have keys of every bucket. Nothing is unpacked, and no key is hashed.
+
+Who owns a bucket is told by name, from the stored sessions. A bucket is withheld while no consumer is named for it,
+or one that is not connected. As for an Exclusive consumer, delivery times are ignored and any number of messages may be
+unacknowledged; only the number of entries is bounded.
+
+The chunks of a message that was begun go to its holder, also once another consumer owns the bucket: the holder
+acknowledges nothing of the message before it has all of it, so the bucket would wait for ever.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Protocol
+
+from anabranch.broker.dispatch.base import DispatchContext
+from anabranch.broker.dispatch.bucket_queues import Bucket, BucketQueues, Span, WaitingEntry
+from anabranch.broker.dispatch.bucket_scan import BucketScan
+from anabranch.broker.dispatch.chunks import WAITING_MAX, BegunChunks
+from anabranch.broker.dispatch.concurrent import ConcurrentDispatcher
+from anabranch.broker.dispatch.consumer import AttachedConsumer
+from anabranch.broker.errors import ConsumerBusyError
+from anabranch.broker.ports import EntryBatch
+from anabranch.model import buckets
+from anabranch.model.buckets import Splits
+from anabranch.model.position import Position
+from anabranch.model.segments import HASH_MAX, HashRange
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.subscription_types import KEY_SHARED
+
+# The most unacknowledged entries of one consumer. An application that acknowledges every 100,000 messages must not come
+# to a stop, even if each is an entry of its own.
+ENTRIES_UNACKED_MAX: Final = 200_000
+# A span as one integer, as it is noted with a sent entry.
+_SHIFT: Final = 16
+_LOW: Final = (1 << _SHIFT) - 1
+
+# The name of each bucket's owner, None where no consumer is named.
+OwnerNames = Sequence[str | None]
+
+
+class BucketOwnership(Protocol):
+    """Who owns the buckets of one segment in one subscription, as far as that is stored."""
+
+    @property
+    def splits(self) -> Splits: ...
+
+    @property
+    def reassignments(self) -> int:
+        """How many times a bucket was given to another consumer."""
+
+    def follow(self, tell: Callable[[OwnerNames], None]) -> Callable[[], None]:
+        """Calls `tell` with the names, and again whenever they change; the result ends that."""
+
+
+def is_by_buckets(consumer: AttachedConsumer) -> bool:
+    """Whether the consumer shares a segment by entry buckets."""
+    meta = consumer.key_shared
+    return consumer.kind == KEY_SHARED and meta is not None and meta.entryBucketDispatch
+
+
+class EntryBucketDispatcher(ConcurrentDispatcher):
+    kind = KEY_SHARED
+    _honours_delays = False
+
+    def __init__(self, context: DispatchContext, ownership: BucketOwnership) -> None:
+        self._splits = ownership.splits
+        self._queues = BucketQueues(len(self._splits) + 1, context.cursor.next)
+        self._scan = BucketScan(self._queues.all, context.cursor.next)
+        super().__init__(context)
+        self._ownership = ownership
+        self._names: OwnerNames = ()
+        self._stop_following: Callable[[], None] | None = None
+        self._chunks = BegunChunks()
+        # Chunks that went to the holder of their message before their turn, or wait for room there.
+        self._ahead: set[Position] = set()
+        # An entry of every bucket at which reading stands.
+        self._barrier: Position | None = None
+        self._is_scanning = False
+        # How many messages an entry has, by the last ones read.
+        self._entry_messages = 1
+        self._all: Final = (0, len(self._splits))
+
+    # -- consumers
+
+    @property
+    def unacked_max(self) -> int:
+        return 0
+
+    def add(self, consumer: AttachedConsumer) -> None:
+        for other in self.consumers:
+            if other.name == consumer.name:
+                raise ConsumerBusyError(
+                    f"a consumer named {other.name} is connected to {self._ctx.subscription} already"
+                )
+        super().add(consumer)
+        if self._stop_following is None:
+            self._stop_following = self._ownership.follow(self._told)
+        else:
+            self._appoint()
+
+    def remove(self, consumer: AttachedConsumer) -> None:
+        for at, code in self._chunks.left(consumer):
+            self._wait_again(at, _span(code), 1)
+        super().remove(consumer)
+        self._appoint()
+        if not self.consumers:
+            self._stop()
+
+    def close(self) -> None:
+        super().close()
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._stop_following is not None:
+            self._stop_following()
+            self._stop_following = None
+
+    def _told(self, names: OwnerNames) -> None:
+        self._names = names
+        self._appoint()
+        self.wake_soon()
+
+    def _appoint(self) -> None:
+        """Sets the owner of each bucket to the connected consumer that is named for it."""
+        connected = {consumer.name: consumer for consumer in self.consumers}
+        names = self._names
+        for number, bucket in enumerate(self._queues.all):
+            name = names[number] if number < len(names) else None
+            owner = None if name is None else connected.get(name)
+            if owner is not bucket.owner:
+                bucket.owner = owner
+                self._let_begun_go_on(number, bucket)
+        self._queues.check_all()
+
+    def _let_begun_go_on(self, number: int, bucket: Bucket) -> None:
+        """Looks for chunks that the holder lacks, so that it can acknowledge and the bucket can move: among those that
+        wait here, and in what has not been collected."""
+        bucket.search = None
+        holder = bucket.holder
+        if holder is not None and holder is not bucket.owner and self._chunks.has_begun(holder):
+            self._replay.add_all(self._queues.take_parts(number))
+            self._scan.look_for(bucket)
+            self._barrier = None
+
+    def rewind(self) -> None:
+        super().rewind()
+        owners = [bucket.owner for bucket in self._queues.all]
+        self._queues = BucketQueues(len(self._splits) + 1, self.read_at)
+        for bucket, owner in zip(self._queues.all, owners, strict=True):
+            bucket.owner = owner
+        self._scan = BucketScan(self._queues.all, self.read_at)
+        self._chunks.clear()
+        self._ahead.clear()
+        self._barrier = None
+
+    # -- who has what
+
+    def acked(self, consumer: AttachedConsumer, at: Position) -> None:
+        self._ahead.discard(at)
+        super().acked(consumer, at)
+
+    def acked_below(self, at: Position) -> None:
+        self._queues.drop_below(at)
+        self._ahead = {place for place in self._ahead if place >= at}
+        super().acked_below(at)
+
+    def _given_back(self, owner: AttachedConsumer, key_hash: int) -> None:
+        self._queues.give_back(_span(key_hash), owner)
+        if owner.is_blocked and len(owner.pending) <= ENTRIES_UNACKED_MAX // 2:
+            owner.is_blocked = False
+
+    def _hand_back(
+        self, consumer: AttachedConsumer, entries: Iterable[tuple[Position, tuple[int, int]]]
+    ) -> None:
+        places: list[Position] = []
+        for at, (messages, code) in entries:
+            places.append(at)
+            span = _span(code)
+            self._queues.give_back(span, consumer)
+            self._wait_again(at, span, messages)
+        for at, code in self._chunks.handed_back(consumer, places):
+            self._wait_again(at, _span(code), 1)
+
+    def _wait_again(self, at: Position, span: Span, messages: int) -> None:
+        """Lets an entry wait for its turn again; buckets that have not got to it yet will read it."""
+        self._ahead.discard(at)
+        one = WaitingEntry(at, span, messages, True)
+        for number in range(span[0], span[1] + 1):
+            bucket = self._queues.all[number]
+            if at < self._scan.collected(bucket):
+                self._queues.wait(number, one)
+            else:
+                bucket.awaited = at if bucket.awaited is None else max(bucket.awaited, at)
+
+    # -- dispatch
+
+    def _span_of(self, metadata: pb.MessageMetadata) -> Span:
+        """The buckets that the entry may have keys of: all of them unless its stamp is sound."""
+        if not metadata.HasField("entry_hash_min") or not metadata.HasField("entry_hash_max"):
+            return self._all
+        low, high = metadata.entry_hash_min, metadata.entry_hash_max
+        if not low <= high <= HASH_MAX:
+            return self._all
+        return bisect_right(self._splits, low), bisect_right(self._splits, high)
+
+    def _route(self, at: Position, metadata: pb.MessageMetadata) -> AttachedConsumer | None:
+        span = self._span_of(metadata)
+        self._key_hash = span[0] << _SHIFT | span[1]
+        self._is_stuck = False
+        queues = self._queues
+        is_fresh = True
+        if self._is_scanning:
+            touched = queues.touched(span)
+            is_uncollected = False
+            for bucket in touched:
+                if at < bucket.since:
+                    is_fresh = False
+                else:
+                    is_uncollected = True
+                    is_fresh = is_fresh and bucket.is_following
+            if not is_uncollected:
+                return None
+            if self._ahead and at in self._ahead:
+                if all(one.is_following or at < one.since for one in touched):
+                    self._ahead.discard(at)
+                return None
+        is_chunk = metadata.num_chunks_from_msg > 1
+        if is_chunk and (holder := self._holder_of_begun(at, metadata, span)) is not None:
+            if not self._is_scanning or not is_fresh:
+                self._ahead.add(at)
+            return self._send_ahead(at, metadata, span, holder)
+        if self._ahead and at in self._ahead:
+            # A chunk that waited for the holder of its message, which has left or given the message up.
+            self._wait_again(at, span, 1)
+            return None
+        consumer = queues.receiver(at, span) if is_fresh else None
+        if consumer is not None and self._has_room(consumer):
+            queues.take(span, consumer)
+            if is_chunk:
+                self._chunks.sent(at, metadata, consumer)
+            return consumer
+        self._put_aside(at, span, metadata, is_chunk)
+        return None
+
+    def _has_room(self, consumer: AttachedConsumer) -> bool:
+        if len(consumer.pending) >= ENTRIES_UNACKED_MAX:
+            consumer.is_blocked = True
+        return consumer.has_room
+
+    def _put_aside(self, at: Position, span: Span, metadata: pb.MessageMetadata, is_chunk: bool) -> None:
+        messages = max(1, metadata.num_messages_in_batch)
+        one = WaitingEntry(at, span, messages, is_chunk and metadata.chunk_id > 0)
+        if not self._is_scanning:
+            self._wait_again(at, span, messages)
+            return
+        if span == self._all and not self._scan.is_split and not self._scan.is_searching:
+            # Nothing can pass it: it is read again when it can be sent.
+            self._barrier = at
+            self._is_stuck = True
+            return
+        aside_max, left_out = self._aside_max, []
+        for number in range(span[0], span[1] + 1):
+            bucket = self._queues.all[number]
+            if at < bucket.since:
+                continue
+            if bucket.is_following and len(bucket.aside) < aside_max:
+                self._queues.wait(number, one)
+                continue
+            if bucket.is_following:
+                self._scan.pass_over(bucket, at)
+            left_out.append(bucket)
+        if len(left_out) <= span[1] - span[0]:
+            for bucket in left_out:
+                bucket.awaited = at if bucket.awaited is None else max(bucket.awaited, at)
+
+    @property
+    def _aside_max(self) -> int:
+        """How many entries may wait in a bucket before it is passed over."""
+        limits = self._ctx.limits
+        return max(1, min(limits.held_per_consumer_max, limits.held_max // len(self._queues.all)))
+
+    # -- chunks
+
+    def _holder_of_begun(
+        self, at: Position, metadata: pb.MessageMetadata, span: Span
+    ) -> AttachedConsumer | None:
+        """The consumer that must have the chunk before its turn: it has begun the message, and no longer owns the
+        bucket."""
+        holder = self._chunks.owner(metadata)
+        if holder is None or holder is self._queues.all[span[0]].owner:
+            return None
+        if all(bucket.is_free_for(holder) for bucket in self._queues.touched(span)):
+            return holder
+        return None
+
+    def _send_ahead(
+        self, at: Position, metadata: pb.MessageMetadata, span: Span, holder: AttachedConsumer
+    ) -> AttachedConsumer | None:
+        self._queues.take_out(at, span)
+        if not self._chunks.has_room(holder):
+            self._chunks.wait(at, metadata, holder, self._key_hash)
+            return None
+        self._queues.take(span, holder)
+        self._chunks.sent(at, metadata, holder)
+        if not self._chunks.has_begun(holder):
+            for bucket in self._queues.all:
+                if bucket.holder is holder:
+                    bucket.search = None
+        return holder
+
+    # -- reading
+
+    def _release(self) -> None:
+        self._replay.add_all(self._chunks.let_go())
+        self._replay.add_all(self._queues.release(self._ctx.limits.burst_entries))
+
+    def _next_read(self) -> Position | None:
+        if self._chunks.waiting >= WAITING_MAX:
+            return None
+        if self._scan.is_split or self._scan.is_searching:
+            chosen = self._scan.choose(self._aside_max, self._unread)
+            if chosen is None:
+                return None
+            self._scan.move(chosen)
+            self.read_at = chosen
+        elif not self._may_go_on():
+            return None
+        if self._cursor.held or self.read_at < self._cursor.next:
+            self.read_at = self._cursor.first_unacked(self.read_at)
+            self._scan.reached(self.read_at)
+        return self.read_at
+
+    def _may_go_on(self) -> bool:
+        """Whether something of what comes next can be sent, where all buckets have got equally far."""
+        if self._barrier is not None and not self._cursor.is_acked(self._barrier):
+            consumer = self._queues.receiver(self._barrier, self._all)
+            return consumer is not None and consumer.has_room
+        return any(bucket.is_open for bucket in self._queues.all)
+
+    def _unread(self, at: Position) -> Position | None:
+        """The first unacknowledged entry from that position on; None if there is none."""
+        while (at := self._log.normalise(self._cursor.first_unacked(at))) < self._log.end:
+            if not self._cursor.is_acked(at):
+                return at
+        return None
+
+    def _burst(self, entries_max: int) -> int:
+        # Of batches, fewer entries can be sent than there is room for messages. What is read beyond that waits, and
+        # each entry that has waited is read again by itself.
+        return min(entries_max, 1 + self._room(entries_max * self._entry_messages) // self._entry_messages)
+
+    def _new_arrived(self, batch: EntryBatch) -> None:
+        if batch[1]:
+            self._entry_messages = max(1, sum(one[1] for one in batch[1]) // len(batch[1]))
+            self._barrier = None
+        self._is_scanning = True
+        try:
+            super()._new_arrived(batch)
+        finally:
+            self._is_scanning = False
+        if batch[1]:
+            self._scan.reached(self.read_at)
+            if self._scan.is_split or self._scan.is_searching:
+                self.wake_soon()
+
+    def _is_over_unacked(self) -> bool:
+        return False
+
+    @property
+    def is_all_sent(self) -> bool:
+        if len(self._replay) or self._chunks.waiting or any(one.aside for one in self._queues.all):
+            return False
+        return not self._are_unread({self._scan.collected(one) for one in self._queues.all})
+
+    def _are_unread(self, places: set[Position]) -> set[Position]:
+        """Those of the positions from which on something is unacknowledged."""
+        return {at for at in places if self._unread(at) is not None}
+
+    # -- figures
+
+    @property
+    def bucket_count(self) -> int:
+        return len(self._queues.all)
+
+    @property
+    def reassignments(self) -> int:
+        return self._ownership.reassignments
+
+    @property
+    def withheld(self) -> int:
+        """How many buckets have entries that wait for another consumer or for an owner."""
+        if not self.consumers:
+            return 0
+        unread = self._are_unread({self._scan.collected(one) for one in self._queues.all})
+        return self._queues.withheld(one for one in self._queues.all if self._scan.collected(one) in unread)
+
+    def ranges(self) -> dict[AttachedConsumer, list[HashRange]]:
+        """The buckets of each consumer."""
+        found: dict[AttachedConsumer, list[HashRange]] = {}
+        for bucket, span in zip(self._queues.all, buckets.ranges(self._splits), strict=True):
+            if bucket.owner is not None:
+                found.setdefault(bucket.owner, []).append(span)
+        return found
+
+    def stats(self) -> dict[str, Any]:
+        stats = super().stats()
+        stats["msgInReplay"] += self._queues.waiting + self._chunks.waiting
+        stats["keySharedMode"] = pb.KeySharedMode.Name(pb.STICKY)
+        # These fields are not Pulsar's.
+        stats["entryBuckets"] = self.bucket_count
+        stats["entryBucketsWithheld"] = self.withheld
+        stats["entryBucketReassignments"] = self.reassignments
+        stats["unackedEntries"] = sum(len(one.pending) for one in self.consumers)
+        stats["unackedEntriesPerConsumerMax"] = ENTRIES_UNACKED_MAX
+        return stats
+
+
+def _span(code: int) -> Span:
+    return code >> _SHIFT, code & _LOW
