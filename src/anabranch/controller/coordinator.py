@@ -14,11 +14,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol, assert_never
 
 from anabranch.controller.core import sessions as s
 from anabranch.controller.core.errors import NotLeader, OperationRefused, SegmentGone
+from anabranch.controller.core.group import ConsumerGroup
+from anabranch.controller.core.sharing import Buckets
 from anabranch.controller.ports import Assignment, AssignmentLink, Segments
 from anabranch.controller.records import Records
 from anabranch.controller.settings import ControllerSettings
@@ -73,7 +75,7 @@ class Coordinator:
         self._leader = leader
         self._loop = asyncio.get_running_loop()
         kind = None if record.kind is SubscriptionKind.QUEUE else record.kind
-        self.group = s.ConsumerGroup(layout, kind)
+        self.group = ConsumerGroup(layout, kind)
         self._events: deque[tuple[s.Event, asyncio.Future[None]]] = deque()
         self._pump: asyncio.Task[None] | None = None
         # The waiting joins, each with the future of its caller: a name may join again before its first join is
@@ -225,13 +227,13 @@ class Coordinator:
             case s.RemoveSession(consumer):
                 await self._remove_session(consumer)
                 leader.consumers_changed()
-            case s.Push(link, consumer_id, epoch, numbers):
+            case s.Push(link, consumer_id, epoch, numbers, shares):
                 assert hasattr(link, "send_assignment")
-                link.send_assignment(leader.topic, consumer_id, self._assignment(epoch, numbers))
-            case s.JoinAnswer(_, epoch, numbers):
+                link.send_assignment(leader.topic, consumer_id, self._assignment(epoch, numbers, shares))
+            case s.JoinAnswer(_, epoch, numbers, shares):
                 joining = self._joining()
                 if joining is not None and not joining.done():
-                    joining.set_result(self._assignment(epoch, numbers))
+                    joining.set_result(self._assignment(epoch, numbers, shares))
                 leader.consumers_changed()
             case s.RefuseJoin(_, reason):
                 joining = self._joining()
@@ -258,9 +260,11 @@ class Coordinator:
         found = None if self._done is None else self._joins.get(self._done)
         return None if found is None else found[1]
 
-    def _assignment(self, epoch: int, numbers: tuple[SegmentId, ...]) -> Assignment:
+    def _assignment(
+        self, epoch: int, numbers: tuple[SegmentId, ...], shares: Mapping[SegmentId, Buckets]
+    ) -> Assignment:
         segments = self.group.layout.segments
-        return Assignment(epoch, tuple(segments[n] for n in numbers if n in segments))
+        return Assignment(epoch, tuple(segments[n] for n in numbers if n in segments), frozenset(shares))
 
     async def _store_session(self, record: ConsumerRecord) -> None:
         leader, name = self._leader, record.name

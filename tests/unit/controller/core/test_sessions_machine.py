@@ -13,9 +13,9 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from anabranch.controller.core.group import ConsumerGroup
 from anabranch.controller.core.sessions import (
     CancelGrace,
-    ConsumerGroup,
     Drained,
     Effect,
     Event,
@@ -90,16 +90,15 @@ class Sessions(RuleBasedStateMachine):
         match effect:
             case StoreSession(record):
                 self.store[record.name] = record
-                named = Counter(number for stored in self.store.values() for number in stored.assigned)
-                assert all(count == 1 for count in named.values()), "two records name one segment"
+                self.check_records()
             case RemoveSession(name):
                 del self.store[name]
-            case Push(link, _, epoch, segments):
+            case Push(link, _, epoch, segments, _):
                 assert isinstance(link, tuple)
                 assert epoch == self.layout.epoch
                 assert link in self.told, "pushed over a closed connection"
                 self.tell(link, segments)
-            case JoinAnswer(name, epoch, segments):
+            case JoinAnswer(name, epoch, segments, _):
                 assert name == self.joining
                 assert epoch == self.layout.epoch
                 assert segments == self.store[name].assigned
@@ -114,6 +113,22 @@ class Sessions(RuleBasedStateMachine):
                 self.watched = segments
             case RefuseJoin():
                 raise AssertionError("every consumer here is of the same kind")
+
+    def check_records(self) -> None:
+        """Every bucket is named by one record at most, and a record with a whole segment is the only one with it."""
+        whole: Counter[SegmentId] = Counter()
+        named: Counter[tuple[SegmentId, int]] = Counter()
+        for stored in self.store.values():
+            assert stored.shares.keys() <= set(stored.assigned)
+            for number in stored.assigned:
+                if number in stored.shares:
+                    assert stored.shares[number], "a share of nothing"
+                    named.update((number, bucket) for bucket in stored.shares[number])
+                else:
+                    whole[number] += 1
+        assert all(count == 1 for count in whole.values()), "two records name one segment"
+        assert all(count == 1 for count in named.values()), "two records name one bucket"
+        assert not whole.keys() & {number for number, _ in named}, "a whole segment is named by two records"
 
     def tell(self, link: Link, segments: tuple[SegmentId, ...]) -> None:
         if segments:
