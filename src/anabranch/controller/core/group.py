@@ -3,6 +3,9 @@
 A consumer reads a segment whole, or shares it by entry buckets (PIP-486) with others. Every bucket of a segment is
 named by one session at most, and a session that names a whole segment is the only one that names that segment. The same
 holds for the stored records, at any moment: see `sessions.py`, where sessions change.
+
+A consumer that is left alone with a segment keeps sharing it, with all of its buckets, until the group has settled: its
+client reads shared segments in another way, and should not change that with each consumer that comes and goes.
 """
 
 from __future__ import annotations
@@ -10,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from anabranch.controller.core.assignment import assign, frontier
-from anabranch.controller.core.sharing import UNSHARED, Buckets
+from anabranch.controller.core.assignment import frontier
+from anabranch.controller.core.sharing import UNSHARED, Buckets, Holders, share
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.scalable import ConsumerRecord, SubscriptionKind
-from anabranch.model.segments import SegmentId
+from anabranch.model.segments import Segment, SegmentId
 
 # Identifies a consumer's connection. Links are only compared, so the connection itself will do.
 Link = object
@@ -33,13 +36,15 @@ class MemberSession:
     # The buckets that it has of those of the assigned segments that are shared.
     shares: Mapping[SegmentId, Buckets] = field(default_factory=dict)
     finished: frozenset[SegmentId] = frozenset()  # Only in a CHECKPOINT group.
+    knows_buckets: bool = False  # Whether its client can share a segment.
 
     @property
     def is_connected(self) -> bool:
         return self.link is not None
 
     def record(self, kind: SubscriptionKind) -> ConsumerRecord:
-        return ConsumerRecord(self.name, kind, self.assigned, tuple(sorted(self.finished)), self.shares)
+        finished = tuple(sorted(self.finished))
+        return ConsumerRecord(self.name, kind, self.assigned, finished, self.shares, self.knows_buckets)
 
     def holding(self) -> dict[SegmentId, Buckets]:
         """What it has of each segment assigned to it, in range order."""
@@ -84,6 +89,10 @@ class ConsumerGroup:
     sessions: Mapping[str, MemberSession] = field(default_factory=dict)
     watched: tuple[SegmentId, ...] = ()
     timers: int = 0  # The number of timers started, which is the number of the latest.
+    # Whether consumers share sealed segments, too.
+    shares_sealed: bool = True
+    # The timer until consumers that share with nobody read their segments whole; 0 for none.
+    settling: int = 0
 
     @property
     def finished(self) -> frozenset[SegmentId]:
@@ -103,22 +112,58 @@ class ConsumerGroup:
         done = self.done
         return tuple(s.id for s in self.layout.sealed if s.id not in done and not s.is_deleting)
 
+    def room(self, segment: Segment) -> int:
+        """How many consumers that know buckets can read the segment at once."""
+        # The members of a checkpoint group have no cursor in common: nothing would withhold a bucket that moves.
+        if self.kind is SubscriptionKind.CHECKPOINT or (segment.is_sealed and not self.shares_sealed):
+            return 1
+        return segment.bucket_count
 
-def dealt(group: ConsumerGroup) -> ConsumerGroup:
-    """The group with all segments that may be read assigned again."""
+    def capacity(self, segment: Segment) -> int:
+        """How many of its present consumers can read the segment at once."""
+        return self.room(segment) if all(s.knows_buckets for s in self.sessions.values()) else 1
+
+    @property
+    def alone(self) -> frozenset[SegmentId]:
+        """The segments that one consumer shares with nobody."""
+        segments = self.layout.segments
+        return frozenset(
+            number
+            for session in self.sessions.values()
+            for number, buckets in session.shares.items()
+            if number in segments and len(buckets) == segments[number].bucket_count
+        )
+
+    @property
+    def draining(self) -> frozenset[SegmentId]:
+        """The sealed segments that several consumers share."""
+        segments = self.layout.segments
+        shared = {number for session in self.sessions.values() for number in session.shares}
+        return frozenset(n for n in shared - self.alone if n in segments and segments[n].is_sealed)
+
+
+def dealt(group: ConsumerGroup, *, is_settled: bool = False) -> ConsumerGroup:
+    """The group with all segments that may be read assigned again. `is_settled`: nobody shares with nobody."""
     if not group.sessions:
         return replace(group, watched=())
     layout, done = group.layout, group.done
     front = frontier(layout, done.__contains__)
-    holders: dict[SegmentId, str] = {}
+    last: dict[SegmentId, dict[str, Buckets]] = {}
     for name in sorted(group.sessions):
-        for number in group.sessions[name].assigned:
-            holders.setdefault(number, name)
-    has_new = any(segment.id not in holders for segment in front.ready)
-    chosen = assign(front.ready, group.sessions, holders, _heirs(layout, holders) if has_new else {})
+        for number, buckets in group.sessions[name].holding().items():
+            last.setdefault(number, {})[name] = buckets
+    has_new = any(segment.id not in last for segment in front.ready)
+    knows = {name: session.knows_buckets for name, session in group.sessions.items()}
+    chosen = share(front.ready, group.room, knows, last, _heirs(layout, last) if has_new else {})
+    was_shared = {number for session in group.sessions.values() for number in session.shares}
     holdings: dict[str, dict[SegmentId, Buckets]] = {name: {} for name in group.sessions}
-    for number, name in chosen.items():  # In range order.
-        holdings[name][number] = UNSHARED
+    for number, held in chosen.items():  # In range order.
+        for name, buckets in held.items():
+            holdings[name][number] = buckets
+            segment = layout.segments[number]
+            stays_shared = number in was_shared and knows[name] and group.room(segment) > 1
+            if buckets == UNSHARED and stays_shared and not is_settled:
+                holdings[name][number] = tuple(range(segment.bucket_count))
     sessions = {name: _reassigned(s, holdings[name], layout) for name, s in group.sessions.items()}
     return replace(group, sessions=sessions, watched=tuple(s.id for s in front.watched))
 
@@ -133,12 +178,13 @@ def _reassigned(
     return replace(changed, finished=session.finished & layout.segments.keys())
 
 
-def _heirs(layout: SegmentLayout, holders: Mapping[SegmentId, str]) -> dict[SegmentId, str]:
-    """For each segment, the consumer that reads it or the nearest of its ancestors."""
-    heirs: dict[SegmentId, str] = {}
+def _heirs(layout: SegmentLayout, last: Mapping[SegmentId, Holders]) -> dict[SegmentId, tuple[str, ...]]:
+    """For each segment, the consumers that read it or the nearest of its ancestors, in the order of their buckets."""
+    heirs: dict[SegmentId, tuple[str, ...]] = {}
     for number, segment in layout.segments.items():  # Parents come first: their ids are smaller.
         for relative in (number, *segment.parents):
-            if (name := holders.get(relative) or heirs.get(relative)) is not None:
-                heirs[number] = name
+            held = last.get(relative, {})
+            if names := tuple(sorted(held, key=lambda name: (held[name], name))) or heirs.get(relative):
+                heirs[number] = names
                 break
     return heirs

@@ -39,6 +39,15 @@ class Joined:
     kind: SubscriptionKind
     link: Link
     consumer_id: int
+    knows_buckets: bool = False  # Whether its client can share a segment.
+
+
+@dataclass(frozen=True, slots=True)
+class SharingRefused:
+    """The consumer was to share a segment, and its client came to read all of it: it does not know buckets."""
+
+    name: str
+    link: Link
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +67,11 @@ class MemberLost:
 @dataclass(frozen=True, slots=True)
 class GraceExpired:
     name: str
+    timer: int
+
+
+@dataclass(frozen=True, slots=True)
+class SettlingOver:
     timer: int
 
 
@@ -96,9 +110,11 @@ class SubscriptionDeleted:
 Event = (
     Restored
     | Joined
+    | SharingRefused
     | Left
     | MemberLost
     | GraceExpired
+    | SettlingOver
     | LayoutChanged
     | Drained
     | Undrained
@@ -161,13 +177,37 @@ class CancelGrace:
 
 
 @dataclass(frozen=True, slots=True)
+class StartSettling:
+    """Send SettlingOver(timer) when consumers that share with nobody have done so for a while. Replaces any running
+    timer of this kind."""
+
+    timer: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopSettling:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
 class WatchDrain:
     """From now on ask the owners about exactly these segments; with none, stop asking."""
 
     segments: tuple[SegmentId, ...]
 
 
-Effect = StoreSession | RemoveSession | Push | JoinAnswer | RefuseJoin | StartGrace | CancelGrace | WatchDrain
+Effect = (
+    StoreSession
+    | RemoveSession
+    | Push
+    | JoinAnswer
+    | RefuseJoin
+    | StartGrace
+    | CancelGrace
+    | StartSettling
+    | StopSettling
+    | WatchDrain
+)
 
 
 # -- the step
@@ -194,6 +234,16 @@ def step(group: ConsumerGroup, event: Event) -> tuple[ConsumerGroup, list[Effect
             if session is None or session.timer != timer:
                 return group, []  # The consumer came back before the timer expired: the numbers differ.
             return _without(group, session)
+        case SharingRefused(name, link):
+            session = group.sessions.get(name)
+            if session is None or session.link != link or not session.knows_buckets:
+                return group, []
+            unknowing = {**group.sessions, name: replace(session, knows_buckets=False)}
+            return _settle(group, replace(group, sessions=unknowing))
+        case SettlingOver(timer):
+            if group.settling != timer:
+                return group, []
+            return _settle(group, replace(group, settling=0), is_settled=True)
         case LayoutChanged(layout):
             if layout.epoch < group.layout.epoch:
                 return group, []
@@ -227,6 +277,7 @@ def _restored(group: ConsumerGroup, event: Restored) -> tuple[ConsumerGroup, lis
             assigned=record.assigned,
             shares=record.shares,
             finished=frozenset(record.finished),
+            knows_buckets=record.knows_buckets,
         )
         for record in records
         if record.kind is kind
@@ -254,10 +305,11 @@ def _joined(group: ConsumerGroup, event: Joined) -> tuple[ConsumerGroup, list[Ef
         return group, [RefuseJoin(name, reason)]
     before = group.sessions.get(name)
     if before is None:
-        joined = MemberSession(name, link, consumer_id)
+        joined = MemberSession(name, link, consumer_id, knows_buckets=event.knows_buckets)
         sessions = {**group.sessions, name: joined}
         return _settle(group, replace(group, kind=event.kind, sessions=sessions), joined=name)
-    resumed = replace(before, link=link, consumer_id=consumer_id, timer=0)
+    resumed = replace(before, link=link, consumer_id=consumer_id, timer=0, knows_buckets=event.knows_buckets)
+    back = replace(group, sessions={**group.sessions, name: resumed})
     epoch = group.layout.epoch
     effects: list[Effect] = []
     if before.is_connected and (before.link, before.consumer_id) != (link, consumer_id):
@@ -265,8 +317,12 @@ def _joined(group: ConsumerGroup, event: Joined) -> tuple[ConsumerGroup, list[Ef
         effects.append(Push(before.link, before.consumer_id, epoch, ()))
     if before.timer:
         effects.append(CancelGrace(name))
+    if before.knows_buckets != event.knows_buckets:
+        # Another release of its client: the shares change, or may.
+        back, more = _settle(group, back, joined=name)
+        return back, effects + more
     effects.append(JoinAnswer(name, epoch, resumed.assigned, resumed.shares))
-    return replace(group, sessions={**group.sessions, name: resumed}), effects
+    return back, effects
 
 
 def _refusal(group: ConsumerGroup, event: Joined) -> str | None:
@@ -329,9 +385,11 @@ def _deleted(group: ConsumerGroup) -> tuple[ConsumerGroup, list[Effect]]:
     effects: list[Effect] = [RemoveSession(s.name) for s in members]
     effects += [Push(s.link, s.consumer_id, group.layout.epoch, ()) for s in members if s.is_connected]
     effects += [CancelGrace(s.name) for s in members if s.timer]
+    if group.settling:
+        effects.append(StopSettling())
     if group.watched:
         effects.append(WatchDrain(()))
-    return ConsumerGroup(group.layout, timers=group.timers), effects
+    return ConsumerGroup(group.layout, timers=group.timers, shares_sealed=group.shares_sealed), effects
 
 
 def _ancestors(layout: SegmentLayout, numbers: Collection[SegmentId]) -> frozenset[SegmentId]:
@@ -347,24 +405,30 @@ def _ancestors(layout: SegmentLayout, numbers: Collection[SegmentId]) -> frozens
 
 
 def _settle(
-    before: ConsumerGroup, after: ConsumerGroup, joined: str | None = None
+    before: ConsumerGroup, after: ConsumerGroup, joined: str | None = None, *, is_settled: bool = False
 ) -> tuple[ConsumerGroup, list[Effect]]:
     """`after` with all segments assigned again, and the effects that lead there from `before`."""
-    after = dealt(after)
+    after = dealt(after, is_settled=is_settled)
     effects: list[Effect] = [RemoveSession(name) for name in sorted(before.sessions.keys() - after.sessions)]
     effects += _stores(before, after)
-    news: list[tuple[bool, str, MemberSession]] = []
+    news: list[tuple[bool, bool, str, MemberSession]] = []
     for name, session in after.sessions.items():
         old = before.sessions.get(name)
         if old is not None and _told(old) != _told(session) and session.is_connected and name != joined:
-            news.append((session.gains_over(old), name, session))
-    for _, _, s in sorted(news, key=lambda one: one[:2]):  # Who only loses comes first here, too.
+            news.append((session.gains_over(old), not old.gains_over(session), name, session))
+    for *_, s in sorted(news, key=lambda one: one[:3]):  # Consumers that lose come first here, too.
         effects.append(Push(s.link, s.consumer_id, after.layout.epoch, s.assigned, s.shares))
     if joined is not None:
         answered = after.sessions[joined]
         effects.append(JoinAnswer(joined, after.layout.epoch, answered.assigned, answered.shares))
     if before.watched != after.watched:
         effects.append(WatchDrain(after.watched))
+    if after.alone and (not after.settling or after.alone - before.alone):
+        after = replace(after, timers=after.timers + 1, settling=after.timers + 1)
+        effects.append(StartSettling(after.settling))
+    elif after.settling and not after.alone:
+        after = replace(after, settling=0)
+        effects.append(StopSettling())
     return after, effects
 
 
@@ -377,7 +441,7 @@ def _stores(before: ConsumerGroup, after: ConsumerGroup) -> list[StoreSession]:
     """The records to store, in an order in which no two of them ever name the same bucket of a segment.
 
     First every consumer that loses something is stored with what it keeps, and then every consumer that gains is stored
-    with all that it has. A leader that dies in between leaves buckets that nobody has, which the next one assigns.
+    with all that it has. A leader that dies in between leaves buckets without a consumer, which the next one assigns.
     """
     assert after.kind is not None or not after.sessions
     losers: list[StoreSession] = []
@@ -397,7 +461,7 @@ def _stores(before: ConsumerGroup, after: ConsumerGroup) -> list[StoreSession]:
 
 
 def _stored(session: MemberSession) -> tuple[object, ...]:
-    return session.assigned, session.shares, session.finished
+    return session.assigned, session.shares, session.finished, session.knows_buckets
 
 
 def _gives_away(old: MemberSession, session: MemberSession, after: ConsumerGroup) -> bool:

@@ -69,7 +69,11 @@ def _unshared(
     inherit: Mapping[SegmentId, Sequence[str]],
 ) -> dict[SegmentId, Holders]:
     # Of several consumers that shared a segment, the one with the most buckets has the best claim to all of it.
-    holder = {number: min(held, key=lambda n: (-len(held[n]), n)) for number, held in last.items() if held}
+    holder = {
+        number: min(held, key=lambda n: (held[n] != UNSHARED, -len(held[n]), n))
+        for number, held in last.items()
+        if held
+    }
     heirs = {number: names[0] for number, names in inherit.items() if names}
     chosen = assign(segments, set(names), holder, heirs)
     return {number: {name: UNSHARED} for number, name in chosen.items()}
