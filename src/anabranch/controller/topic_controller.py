@@ -606,10 +606,17 @@ class TopicController:
     # -- sessions
 
     async def register(
-        self, subscription: str, consumer: str, kind: SubscriptionKind, consumer_id: int, link: AssignmentLink
+        self,
+        subscription: str,
+        consumer: str,
+        kind: SubscriptionKind,
+        consumer_id: int,
+        link: AssignmentLink,
+        *,
+        knows_buckets: bool = False,
     ) -> Assignment:
         coordinator = await self._coordinator(subscription, kind)
-        return await coordinator.join(consumer, kind, link, consumer_id)
+        return await coordinator.join(consumer, kind, link, consumer_id, knows_buckets=knows_buckets)
 
     async def _coordinator(self, subscription: str, kind: SubscriptionKind) -> Coordinator:
         state = self._state
