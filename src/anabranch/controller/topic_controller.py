@@ -138,6 +138,11 @@ class TopicController:
     def coordinators(self) -> Mapping[str, Coordinator]:
         return self._coordinators
 
+    @property
+    def draining(self) -> int:
+        """How many sealed segments are shared by the consumers of a subscription."""
+        return len({number for one in self._coordinators.values() for number in one.group.draining})
+
     async def lead(self) -> None:
         """Returns once this broker leads the topic. NotLeader if another does, TopicMissing if there is no topic."""
         if self.is_leader:

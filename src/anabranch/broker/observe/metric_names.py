@@ -220,6 +220,9 @@ _SCALABLE: Final = {
         "Suppressed merges: too many merges in their past"
     ),
     "anabranch_scalable_topic_policy_invalid": _gauge("1 for a topic whose policy contradicts itself"),
+    "anabranch_scalable_segment_drain_mode": _gauge(
+        "Sealed segments that consumers share by entry buckets now"
+    ),
     "anabranch_load_history_records_total": _counter("Records published to the topic of load history"),
     "anabranch_load_history_dropped_total": _counter("Records of load history that were not published"),
     "anabranch_scalable_topic_decisions_total": _counter(

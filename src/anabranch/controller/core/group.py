@@ -138,8 +138,16 @@ class ConsumerGroup:
     def draining(self) -> frozenset[SegmentId]:
         """The sealed segments that several consumers share."""
         segments = self.layout.segments
-        shared = {number for session in self.sessions.values() for number in session.shares}
-        return frozenset(n for n in shared - self.alone if n in segments and segments[n].is_sealed)
+        return frozenset(n for n in self.sharers if n in segments and segments[n].is_sealed)
+
+    @property
+    def sharers(self) -> dict[SegmentId, dict[str, Buckets]]:
+        """Who has which buckets of the segments that several consumers share."""
+        found: dict[SegmentId, dict[str, Buckets]] = {}
+        for name in sorted(self.sessions):
+            for number, buckets in self.sessions[name].shares.items():
+                found.setdefault(number, {})[name] = buckets
+        return {number: found[number] for number in sorted(found) if len(found[number]) > 1}
 
 
 def dealt(group: ConsumerGroup, *, is_settled: bool = False) -> ConsumerGroup:

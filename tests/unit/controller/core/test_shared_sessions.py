@@ -61,7 +61,7 @@ class Story:
 
     @property
     def held(self) -> Told:
-        return {name: dict(s.holding()) for name, s in self.group.sessions.items()}
+        return {name: {int(n): b for n, b in s.holding().items()} for name, s in self.group.sessions.items()}
 
     @property
     def stored(self) -> list[tuple[str, dict[int, tuple[int, ...]]]]:
