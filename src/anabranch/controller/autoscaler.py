@@ -511,4 +511,5 @@ class AutoScaler:
                     led.suppressed[MAX_SEGMENTS],
                     led.suppressed[MAX_DEPTH],
                     led.problems,
+                    led.controller.draining,
                 )

@@ -14,11 +14,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol, assert_never
 
 from anabranch.controller.core import sessions as s
 from anabranch.controller.core.errors import NotLeader, OperationRefused, SegmentGone
+from anabranch.controller.core.group import ConsumerGroup
+from anabranch.controller.core.sharing import Buckets
 from anabranch.controller.ports import Assignment, AssignmentLink, Segments
 from anabranch.controller.records import Records
 from anabranch.controller.settings import ControllerSettings
@@ -27,7 +29,7 @@ from anabranch.metadata.errors import MetadataError, VersionConflict
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import ConsumerRecord, SubscriptionKind, SubscriptionRecord
-from anabranch.model.segments import SegmentId
+from anabranch.model.segments import Segment, SegmentId
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +75,7 @@ class Coordinator:
         self._leader = leader
         self._loop = asyncio.get_running_loop()
         kind = None if record.kind is SubscriptionKind.QUEUE else record.kind
-        self.group = s.ConsumerGroup(layout, kind)
+        self.group = ConsumerGroup(layout, kind, shares_sealed=leader.settings.shares_sealed)
         self._events: deque[tuple[s.Event, asyncio.Future[None]]] = deque()
         self._pump: asyncio.Task[None] | None = None
         # The waiting joins, each with the future of its caller: a name may join again before its first join is
@@ -81,6 +83,7 @@ class Coordinator:
         self._joins: dict[asyncio.Future[None], tuple[str, asyncio.Future[Assignment]]] = {}
         self._done: asyncio.Future[None] | None = None  # The future of the event being performed.
         self._graces: dict[str, asyncio.TimerHandle] = {}
+        self._settling: asyncio.TimerHandle | None = None
         self._asking: asyncio.TimerHandle | None = None
         self._ask_delay_s = 0.0
         # Raised when cursors have been moved: earlier answers about drained segments are then void.
@@ -100,6 +103,7 @@ class Coordinator:
         for timer in self._graces.values():
             timer.cancel()
         self._graces.clear()
+        self._stop_settling()
         self._stop_asking()
         error = NotLeader(self._leader.topic, "")
         for _, done in self._events:
@@ -124,7 +128,13 @@ class Coordinator:
         await self._put(s.Restored(records, frozenset(told[True]), frozenset(told[False])))
 
     async def join(
-        self, name: str, kind: SubscriptionKind, link: AssignmentLink, consumer_id: int
+        self,
+        name: str,
+        kind: SubscriptionKind,
+        link: AssignmentLink,
+        consumer_id: int,
+        *,
+        knows_buckets: bool = False,
     ) -> Assignment:
         if not self.group.sessions and self.group.unknown:
             drained = await self._ask(self.group.unknown)
@@ -134,7 +144,7 @@ class Coordinator:
             if other == name:
                 _fail(earlier, OperationRefused(f"consumer {name} registered again over another connection"))
         answer: asyncio.Future[Assignment] = self._loop.create_future()
-        done = self._put(s.Joined(name, kind, link, consumer_id))
+        done = self._put(s.Joined(name, kind, link, consumer_id, knows_buckets))
         self._joins[done] = name, answer
         try:
             await done
@@ -144,6 +154,14 @@ class Coordinator:
 
     async def leave(self, name: str, link: AssignmentLink) -> None:
         await self._put(s.Left(name, link))
+
+    def sharing_refused(self, name: str, link: AssignmentLink) -> None:
+        """The consumer came to read a whole segment that it was to share."""
+        self._put(s.SharingRefused(name, link))
+
+    def capacity(self, segment: Segment) -> int:
+        """How many of the subscription's present consumers can read the segment at once."""
+        return self.group.capacity(segment)
 
     def connection_lost(self, name: str, link: AssignmentLink) -> None:
         self._put(s.MemberLost(name, link))
@@ -225,13 +243,13 @@ class Coordinator:
             case s.RemoveSession(consumer):
                 await self._remove_session(consumer)
                 leader.consumers_changed()
-            case s.Push(link, consumer_id, epoch, numbers):
+            case s.Push(link, consumer_id, epoch, numbers, shares):
                 assert hasattr(link, "send_assignment")
-                link.send_assignment(leader.topic, consumer_id, self._assignment(epoch, numbers))
-            case s.JoinAnswer(_, epoch, numbers):
+                link.send_assignment(leader.topic, consumer_id, self._assignment(epoch, numbers, shares))
+            case s.JoinAnswer(_, epoch, numbers, shares):
                 joining = self._joining()
                 if joining is not None and not joining.done():
-                    joining.set_result(self._assignment(epoch, numbers))
+                    joining.set_result(self._assignment(epoch, numbers, shares))
                 leader.consumers_changed()
             case s.RefuseJoin(_, reason):
                 joining = self._joining()
@@ -244,6 +262,11 @@ class Coordinator:
                 )
             case s.CancelGrace(consumer):
                 self._cancel_grace(consumer)
+            case s.StartSettling(timer):
+                self._stop_settling()
+                self._settling = self._loop.call_later(leader.settings.settle_s, self._settled, timer)
+            case s.StopSettling():
+                self._stop_settling()
             case s.WatchDrain(numbers):
                 self._stop_asking()
                 if numbers:
@@ -258,9 +281,11 @@ class Coordinator:
         found = None if self._done is None else self._joins.get(self._done)
         return None if found is None else found[1]
 
-    def _assignment(self, epoch: int, numbers: tuple[SegmentId, ...]) -> Assignment:
+    def _assignment(
+        self, epoch: int, numbers: tuple[SegmentId, ...], shares: Mapping[SegmentId, Buckets]
+    ) -> Assignment:
         segments = self.group.layout.segments
-        return Assignment(epoch, tuple(segments[n] for n in numbers if n in segments))
+        return Assignment(epoch, tuple(segments[n] for n in numbers if n in segments), frozenset(shares))
 
     async def _store_session(self, record: ConsumerRecord) -> None:
         leader, name = self._leader, record.name
@@ -332,6 +357,15 @@ class Coordinator:
     def _grace_over(self, consumer: str, timer: int) -> None:
         self._graces.pop(consumer, None)
         self._put(s.GraceExpired(consumer, timer))
+
+    def _stop_settling(self) -> None:
+        if self._settling is not None:
+            self._settling.cancel()
+            self._settling = None
+
+    def _settled(self, timer: int) -> None:
+        self._settling = None
+        self._put(s.SettlingOver(timer))
 
     # -- asking the owners
 

@@ -112,6 +112,8 @@ class Assignment:
 
     epoch: int
     segments: tuple[Segment, ...]
+    # Those of the segments that it shares by entry buckets. Which buckets are its own is known to the broker alone.
+    shared: frozenset[SegmentId] = frozenset()
 
     @property
     def ids(self) -> tuple[SegmentId, ...]:

@@ -70,6 +70,7 @@ class Figures:
     split_suppressed_max_segments: int
     merge_suppressed_max_depth: int
     problems: tuple[str, ...]
+    draining: int = 0  # The sealed segments that consumers share now.
 
 
 def record_of(controller: TopicController) -> ScalableTopic | None:

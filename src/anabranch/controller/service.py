@@ -24,6 +24,7 @@ from anabranch.controller.core.errors import (
     TopicExists,
     TopicMissing,
 )
+from anabranch.controller.core.sharing import Buckets
 from anabranch.controller.feed import TopicFeed
 from anabranch.controller.ports import (
     Assignment,
@@ -69,6 +70,8 @@ class ConsumerStats:
     kind: SubscriptionKind
     is_connected: bool
     assigned: tuple[SegmentId, ...]
+    # The buckets that it has of those of the segments that it shares.
+    shares: Mapping[SegmentId, Buckets] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -529,7 +532,7 @@ class ScalableTopics:
             subscriptions[name] = SubscriptionStats(
                 found,
                 [
-                    ConsumerStats(s.name, found.kind, s.is_connected, s.assigned)
+                    ConsumerStats(s.name, found.kind, s.is_connected, s.assigned, s.shares)
                     for _, s in sorted(sessions.items())
                 ],
             )
@@ -571,11 +574,15 @@ class ScalableTopics:
         kind: SubscriptionKind,
         consumer_id: int,
         link: AssignmentLink,
+        *,
+        knows_buckets: bool = False,
     ) -> Assignment:
         """Registers the consumer and returns its assignment. Changes come over `link`, until the consumer leaves or
         another takes its name."""
         controller = await self.leading(topic)
-        return await controller.register(subscription, consumer, kind, consumer_id, link)
+        return await controller.register(
+            subscription, consumer, kind, consumer_id, link, knows_buckets=knows_buckets
+        )
 
     async def leave(self, topic: TopicName, subscription: str, consumer: str, link: AssignmentLink) -> None:
         """The consumer will not come back: its segments go to the others at once."""
@@ -590,6 +597,15 @@ class ScalableTopics:
         coordinator = None if controller is None else controller.coordinators.get(subscription)
         if coordinator is not None:
             coordinator.connection_lost(consumer, link)
+
+    def sharing_refused(
+        self, topic: TopicName, subscription: str, consumer: str, link: AssignmentLink
+    ) -> None:
+        """The consumer came to read a whole segment that it was to share: its client does not know buckets."""
+        controller = self._controllers.get(scalable_name(topic))
+        coordinator = None if controller is None else controller.coordinators.get(subscription)
+        if coordinator is not None:
+            coordinator.sharing_refused(consumer, link)
 
     async def finished(
         self, topic: TopicName, subscription: str, consumer: str, segments: Sequence[int]

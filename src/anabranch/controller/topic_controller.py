@@ -138,6 +138,11 @@ class TopicController:
     def coordinators(self) -> Mapping[str, Coordinator]:
         return self._coordinators
 
+    @property
+    def draining(self) -> int:
+        """How many sealed segments are shared by the consumers of a subscription."""
+        return len({number for one in self._coordinators.values() for number in one.group.draining})
+
     async def lead(self) -> None:
         """Returns once this broker leads the topic. NotLeader if another does, TopicMissing if there is no topic."""
         if self.is_leader:
@@ -606,10 +611,17 @@ class TopicController:
     # -- sessions
 
     async def register(
-        self, subscription: str, consumer: str, kind: SubscriptionKind, consumer_id: int, link: AssignmentLink
+        self,
+        subscription: str,
+        consumer: str,
+        kind: SubscriptionKind,
+        consumer_id: int,
+        link: AssignmentLink,
+        *,
+        knows_buckets: bool = False,
     ) -> Assignment:
         coordinator = await self._coordinator(subscription, kind)
-        return await coordinator.join(consumer, kind, link, consumer_id)
+        return await coordinator.join(consumer, kind, link, consumer_id, knows_buckets=knows_buckets)
 
     async def _coordinator(self, subscription: str, kind: SubscriptionKind) -> Coordinator:
         state = self._state

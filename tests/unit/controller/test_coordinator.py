@@ -11,6 +11,7 @@ from anabranch.controller.core.errors import NotLeader, OperationRefused
 from anabranch.controller.records import Records
 from anabranch.controller.service import ScalableTopics
 from anabranch.metadata.errors import StoreUnavailable
+from anabranch.model.buckets import BucketBudget
 from anabranch.model.scalable import (
     ConsumerRecord,
     SubscriptionKind,
@@ -542,3 +543,82 @@ async def test_news_that_come_while_others_cannot_be_read_are_read_all_the_same(
     await rig.until(lambda: is_lost)
     await asyncio.sleep(5)
     assert await broker.leader(TOPIC) == broker.service_url
+
+
+# -- consumers that share segments
+
+
+async def shares(broker: ScalableTopics) -> dict[str, tuple[int, ...]]:
+    """The buckets of segment 0 by consumer; () for all of it."""
+    consumers = (await broker.stats(TOPIC)).subscriptions["billing"].consumers
+    return {c.name: c.shares.get(SegmentId(0), ()) for c in consumers if 0 in c.assigned}
+
+
+async def sharing(rig: Rig, broker: ScalableTopics, *names: str) -> list[Link]:
+    links = [Link() for _ in names]
+    for name, link in zip(names, links, strict=True):
+        await broker.register(
+            TOPIC, "billing", name, SubscriptionKind.STREAM, 1, link, knows_buckets=not name.startswith("old")
+        )
+    return links
+
+
+@simulated
+async def test_consumers_that_outnumber_segments_share_them_until_the_last_one_has_been_alone_for_a_while(
+    rig: Rig,
+) -> None:
+    broker = await rig.broker(buckets=BucketBudget(4), settle_s=5.0)
+    await broker.create(TOPIC)
+    one, two = await sharing(rig, broker, "one", "two")
+    assert await shares(broker) == {"one": (0, 1), "two": (2, 3)}
+    assert one.told[-1][1].shared == {0}
+    assert (await record_of(broker, "two")) == ConsumerRecord(
+        "two", SubscriptionKind.STREAM, (SegmentId(0),), (), {SegmentId(0): (2, 3)}, True
+    )
+    before, told = rig.loop.time(), len(one.told)
+    await broker.leave(TOPIC, "billing", "two", two)
+    assert await shares(broker) == {"one": (0, 1, 2, 3)}
+    await rig.until(lambda: len(one.told) > told)
+    assert rig.loop.time() - before >= 5.0
+    assert one.told[-1][1].shared == frozenset()
+    assert await shares(broker) == {"one": ()}
+
+
+@simulated
+async def test_a_segment_has_room_for_its_buckets_only_if_every_consumer_knows_them(rig: Rig) -> None:
+    broker = await rig.broker(buckets=BucketBudget(4))
+    await broker.create(TOPIC)
+    await sharing(rig, broker, "one", "two")
+    coordinator = broker.controllers[TOPIC].coordinators["billing"]
+    (segment,) = coordinator.group.layout.active
+    assert coordinator.capacity(segment) == 4
+    await sharing(rig, broker, "old")
+    assert await shares(broker) == {"one": (0, 1), "two": (2, 3)}
+    assert coordinator.capacity(segment) == 1
+
+
+@simulated
+async def test_sharers_of_a_backlog_are_counted_and_end_with_it(rig: Rig) -> None:
+    broker = await rig.broker(buckets=BucketBudget(4))
+    await broker.create(TOPIC)
+    one, two = await sharing(rig, broker, "one", "two")
+    segment = broker.controllers[TOPIC].coordinators["billing"].group.layout.segment(SegmentId(0))
+    rig.owners.log(segment).messages = 10
+    await broker.split(TOPIC, SegmentId(0))
+    assert await shares(broker) == {"one": (0, 1), "two": (2, 3)}
+    assert broker.controllers[TOPIC].draining == 1
+    rig.owners.log(segment).cursors["billing"] = 10
+    await rig.until(lambda: one.told[-1][1].ids == (1,) and two.told and two.told[-1][1].ids == (2,))
+    assert broker.controllers[TOPIC].draining == 0
+
+
+@simulated
+async def test_the_next_leader_has_the_shares_of_the_last(rig: Rig) -> None:
+    first, second = await rig.broker(buckets=BucketBudget(4)), await rig.broker(buckets=BucketBudget(4))
+    await first.create(TOPIC)
+    await sharing(rig, first, "one", "two", "three")
+    before = await shares(first)
+    await rig.stores[0].expire_session()
+    await sharing(rig, second, "three")
+    assert await shares(second) == before
+    assert sorted(n for held in before.values() for n in held) == [0, 1, 2, 3]

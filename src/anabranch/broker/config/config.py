@@ -219,6 +219,8 @@ class BrokerConfig(BalancerConfig, frozen=True, kw_only=True, rename=spelled, fo
     # Entry buckets (PIP-486) of a topic in all, and of one segment at most.
     scalable_topic_entry_bucket_budget: int = 1
     scalable_topic_entry_buckets_per_segment_max: int = 1024
+    # Whether consumers share sealed segments too, so that a backlog is read by several.
+    scalable_topic_sealed_drain_sharing_enabled: bool = True
     # A disconnected stream consumer keeps its segments this long; only then are they assigned to others.
     scalable_topic_consumer_session_grace_period_seconds: int = 60
 

@@ -73,7 +73,7 @@ class ConsumerCommands:
             check_given("consumer", request.consumer_name)
             _check_metadata(request.metadata, self._metadata_bytes_max)
             check_properties((item.key, item.value) for item in request.subscription_properties)
-            self._registered.departures.attaching(session, name, request.consumer_name)
+            self._registered.departures.attaching(session, name, request)
             await self._rights.consume(session.role, name, request.subscription)
             topic = await self._attachable(name, create=request.force_topic_creation)
             if request.HasField("schema"):

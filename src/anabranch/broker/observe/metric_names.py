@@ -231,6 +231,9 @@ _SCALABLE: Final = {
     "anabranch_scalable_unstamped_entries_total": _counter(
         "Entries published to segments with several entry buckets that were in no single one of them"
     ),
+    "anabranch_scalable_segment_drain_mode": _gauge(
+        "Sealed segments that consumers share by entry buckets now"
+    ),
     "anabranch_load_history_records_total": _counter("Records published to the topic of load history"),
     "anabranch_load_history_dropped_total": _counter("Records of load history that were not published"),
     "anabranch_scalable_topic_decisions_total": _counter(

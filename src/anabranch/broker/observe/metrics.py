@@ -352,6 +352,7 @@ async def _add_scalable(page: Page, cluster: str, broker: MeasuredBroker) -> Non
             "pulsar_scalable_topic_merge_suppressed_max_depth_total": topic.merge_suppressed_max_depth,
             # Topics that are not scaled because their policy contradicts itself.
             "anabranch_scalable_topic_policy_invalid": int(bool(topic.problems)),
+            "anabranch_scalable_segment_drain_mode": topic.draining,
         }
         name: TopicName = topic.topic
         if per_topic:

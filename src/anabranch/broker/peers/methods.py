@@ -196,6 +196,8 @@ class Notice(msgspec.Struct, frozen=True):
     consumer: str = ""
     subscription: str = ""
     has_more: bool = False
+    # Whether the consumer shares the segment by entry buckets; None from a broker of an older release.
+    is_shared: bool | None = None
 
 
 class Notices(msgspec.Struct, frozen=True):

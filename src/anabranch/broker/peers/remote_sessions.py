@@ -108,6 +108,7 @@ class RemoteSessions:
             str(reader.segment),
             consumer=reader.consumer,
             subscription=reader.subscription,
+            is_shared=reader.is_shared,
         )
         self._tell(scalable_name(reader.segment.base), notice)
 
@@ -118,6 +119,7 @@ class RemoteSessions:
             consumer=reader.consumer,
             subscription=reader.subscription,
             has_more=has_more,
+            is_shared=reader.is_shared,
         )
         self._tell(scalable_name(reader.segment.base), notice)
 
@@ -154,7 +156,12 @@ class RemoteSessions:
     async def _noticed(self, peer: str, told: Notices) -> Nothing:
         topic = TopicName.parse(told.topic)
         for notice in told.notices:
-            reader = SegmentReader(TopicName.parse(notice.segment), notice.consumer, notice.subscription)
+            reader = SegmentReader(
+                TopicName.parse(notice.segment),
+                notice.consumer,
+                notice.subscription,
+                is_shared=notice.is_shared,
+            )
             if notice.kind == NoticeKind.PROGRESS:
                 self._topics.segment_progress(topic, notice.number)
             elif self._departures is None:

@@ -158,6 +158,7 @@ def controller_settings(
         buckets=BucketBudget(
             config.scalable_topic_entry_bucket_budget, config.scalable_topic_entry_buckets_per_segment_max
         ),
+        shares_sealed=config.scalable_topic_sealed_drain_sharing_enabled,
         collect_every_s=config.retention_check_interval_in_seconds,
         retention_ms=retention_ms,
         emptied_ms=1000 * config.log_linger_seconds,

@@ -281,7 +281,12 @@ def subscription_table(stats: Stats) -> list[str]:
 
 def _consumer_text(consumer: dict[str, Any]) -> str:
     away = "" if consumer["connected"] else " (away)"
-    return f"{consumer['consumerName']}{away} reads {ids(consumer['assignedSegments']) or 'nothing'}"
+    shares = consumer.get("assignedBuckets", {})
+    read = ", ".join(
+        f"{number} ({bucket_text(shares[str(number)])})" if str(number) in shares else str(number)
+        for number in consumer["assignedSegments"]
+    )
+    return f"{consumer['consumerName']}{away} reads {read or 'nothing'}"
 
 
 def aligned(rows: Sequence[Sequence[str]], left: set[int]) -> list[str]:
@@ -301,6 +306,14 @@ def aligned(rows: Sequence[Sequence[str]], left: set[int]) -> list[str]:
 
 def ids(numbers: Iterable[int]) -> str:
     return ", ".join(str(number) for number in numbers)
+
+
+def bucket_text(numbers: Sequence[int]) -> str:
+    """`bucket 2` or `buckets 0-3`, as far as they are neighbours."""
+    if len(numbers) == 1:
+        return f"bucket {numbers[0]}"
+    is_run = list(numbers) == list(range(numbers[0], numbers[-1] + 1))
+    return f"buckets {numbers[0]}-{numbers[-1]}" if is_run else f"buckets {ids(numbers)}"
 
 
 def rate(value: float) -> str:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, tzinfo
 from typing import Any, Final
 
 from anabranch.cli.parsing.auto_scale_fields import FIELDS, decimal, shown
-from anabranch.cli.render.dag import aligned, ids, rate
+from anabranch.cli.render.dag import aligned, bucket_text, ids, rate
 
 HOUR_MS: Final = 3_600_000
 INDENT: Final = "  "
@@ -62,6 +62,7 @@ def page(
     parts = (
         _heading(found),
         _now(found, clock),
+        _shares(found),
         _past(found, clock, is_all=is_all),
         _figures(found, clock),
         _policy(found),
@@ -120,6 +121,16 @@ def switch(found: Explained) -> str:
         faults = "; ".join(found["problems"])
         return f"automatic splits and merges are OFF, because the policy contradicts itself: {faults}"
     return "automatic splits and merges are on"
+
+
+def _shares(found: Explained) -> list[str]:
+    """Which consumers share which segments. A broker of an older release does not tell."""
+    lines = [
+        f"{INDENT}\tSegment {one['segment']} is shared in {one['subscription']}: "
+        + ", ".join(f"{name} has {bucket_text(held)}" for name, held in one["buckets"].items())
+        for one in found.get("shares", ())
+    ]
+    return ["Shares", *lines] if lines else []
 
 
 def _now(found: Explained, clock: Clock) -> list[str]:

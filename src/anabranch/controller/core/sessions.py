@@ -15,69 +15,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
-from anabranch.controller.core.assignment import assign, frontier
+from anabranch.controller.core.group import ConsumerGroup, Link, MemberSession, dealt
+from anabranch.controller.core.sharing import Buckets
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.scalable import ConsumerRecord, SubscriptionKind
 from anabranch.model.segments import SegmentId
-
-# Identifies a consumer's connection. Links are only compared, so the connection itself will do.
-Link = object
-
-
-@dataclass(frozen=True, slots=True)
-class MemberSession:
-    """One consumer, by its name: connected over `link`, or disconnected and awaited until timer number `timer`
-    expires."""
-
-    name: str
-    link: Link | None = None
-    consumer_id: int = 0
-    timer: int = 0  # 0 for none.
-    assigned: tuple[SegmentId, ...] = ()  # In range order.
-    finished: frozenset[SegmentId] = frozenset()  # Only in a CHECKPOINT group.
-
-    @property
-    def is_connected(self) -> bool:
-        return self.link is not None
-
-    def record(self, kind: SubscriptionKind) -> ConsumerRecord:
-        return ConsumerRecord(self.name, kind, self.assigned, tuple(sorted(self.finished)))
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerGroup:
-    """The controller's knowledge of the consumers of one subscription."""
-
-    layout: SegmentLayout
-    # STREAM or CHECKPOINT once known, and then every member has this kind; the subscription's record may have set it.
-    kind: SubscriptionKind | None = None
-    # Segments known to be read to their end. They count once they are sealed in the layout.
-    drained: frozenset[SegmentId] = frozenset()
-    sessions: Mapping[str, MemberSession] = field(default_factory=dict)
-    watched: tuple[SegmentId, ...] = ()
-    timers: int = 0  # The number of timers started, which is the number of the latest.
-
-    @property
-    def finished(self) -> frozenset[SegmentId]:
-        """The segments that any member finished; each of these is stored with a member's session."""
-        return frozenset().union(*(s.finished for s in self.sessions.values()))
-
-    @property
-    def done(self) -> frozenset[SegmentId]:
-        return self.drained | self.finished
-
-    @property
-    def unknown(self) -> tuple[SegmentId, ...]:
-        """Sealed segments not known to be drained: before the first join the shell asks about all of them at once.
-
-        Not asking is safe, but slow: drained generations would be assigned and withdrawn one after the other.
-        """
-        done = self.done
-        return tuple(s.id for s in self.layout.sealed if s.id not in done and not s.is_deleting)
-
-    def holder(self, number: SegmentId) -> str | None:
-        return next((s.name for s in self.sessions.values() if number in s.assigned), None)
-
 
 # -- events
 
@@ -97,6 +39,15 @@ class Joined:
     kind: SubscriptionKind
     link: Link
     consumer_id: int
+    knows_buckets: bool = False  # Whether its client can share a segment.
+
+
+@dataclass(frozen=True, slots=True)
+class SharingRefused:
+    """The consumer was to share a segment, and its client came to read all of it: it does not know buckets."""
+
+    name: str
+    link: Link
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +67,11 @@ class MemberLost:
 @dataclass(frozen=True, slots=True)
 class GraceExpired:
     name: str
+    timer: int
+
+
+@dataclass(frozen=True, slots=True)
+class SettlingOver:
     timer: int
 
 
@@ -154,9 +110,11 @@ class SubscriptionDeleted:
 Event = (
     Restored
     | Joined
+    | SharingRefused
     | Left
     | MemberLost
     | GraceExpired
+    | SettlingOver
     | LayoutChanged
     | Drained
     | Undrained
@@ -186,6 +144,7 @@ class Push:
     consumer_id: int
     epoch: int
     segments: tuple[SegmentId, ...]
+    shares: Mapping[SegmentId, Buckets] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +154,7 @@ class JoinAnswer:
     name: str
     epoch: int
     segments: tuple[SegmentId, ...]
+    shares: Mapping[SegmentId, Buckets] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,13 +177,37 @@ class CancelGrace:
 
 
 @dataclass(frozen=True, slots=True)
+class StartSettling:
+    """Send SettlingOver(timer) when consumers that share with nobody have done so for a while. Replaces any running
+    timer of this kind."""
+
+    timer: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopSettling:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
 class WatchDrain:
     """From now on ask the owners about exactly these segments; with none, stop asking."""
 
     segments: tuple[SegmentId, ...]
 
 
-Effect = StoreSession | RemoveSession | Push | JoinAnswer | RefuseJoin | StartGrace | CancelGrace | WatchDrain
+Effect = (
+    StoreSession
+    | RemoveSession
+    | Push
+    | JoinAnswer
+    | RefuseJoin
+    | StartGrace
+    | CancelGrace
+    | StartSettling
+    | StopSettling
+    | WatchDrain
+)
 
 
 # -- the step
@@ -250,6 +234,16 @@ def step(group: ConsumerGroup, event: Event) -> tuple[ConsumerGroup, list[Effect
             if session is None or session.timer != timer:
                 return group, []  # The consumer came back before the timer expired: the numbers differ.
             return _without(group, session)
+        case SharingRefused(name, link):
+            session = group.sessions.get(name)
+            if session is None or session.link != link or not session.knows_buckets:
+                return group, []
+            unknowing = {**group.sessions, name: replace(session, knows_buckets=False)}
+            return _settle(group, replace(group, sessions=unknowing))
+        case SettlingOver(timer):
+            if group.settling != timer:
+                return group, []
+            return _settle(group, replace(group, settling=0), is_settled=True)
         case LayoutChanged(layout):
             if layout.epoch < group.layout.epoch:
                 return group, []
@@ -278,7 +272,13 @@ def _restored(group: ConsumerGroup, event: Restored) -> tuple[ConsumerGroup, lis
     layout = group.layout
     kind = group.kind or (records[0].kind if records else None)
     sessions = {
-        record.name: MemberSession(record.name, assigned=record.assigned, finished=frozenset(record.finished))
+        record.name: MemberSession(
+            record.name,
+            assigned=record.assigned,
+            shares=record.shares,
+            finished=frozenset(record.finished),
+            knows_buckets=record.knows_buckets,
+        )
         for record in records
         if record.kind is kind
     }
@@ -289,7 +289,7 @@ def _restored(group: ConsumerGroup, event: Restored) -> tuple[ConsumerGroup, lis
     drained = _ancestors(layout, handed_out)
     if kind is not SubscriptionKind.CHECKPOINT:  # Its owners know less than its members have reported.
         drained -= event.undrained
-    begun = ConsumerGroup(layout, kind, drained, sessions, group.watched, group.timers)
+    begun = replace(group, kind=kind, drained=drained, sessions=sessions)
     strangers: list[Effect] = [RemoveSession(record.name) for record in records if record.kind is not kind]
     stopped: list[Effect] = [
         CancelGrace(s.name) for s in group.sessions.values() if s.timer and s.name not in sessions
@@ -305,10 +305,11 @@ def _joined(group: ConsumerGroup, event: Joined) -> tuple[ConsumerGroup, list[Ef
         return group, [RefuseJoin(name, reason)]
     before = group.sessions.get(name)
     if before is None:
-        joined = MemberSession(name, link, consumer_id)
+        joined = MemberSession(name, link, consumer_id, knows_buckets=event.knows_buckets)
         sessions = {**group.sessions, name: joined}
         return _settle(group, replace(group, kind=event.kind, sessions=sessions), joined=name)
-    resumed = replace(before, link=link, consumer_id=consumer_id, timer=0)
+    resumed = replace(before, link=link, consumer_id=consumer_id, timer=0, knows_buckets=event.knows_buckets)
+    back = replace(group, sessions={**group.sessions, name: resumed})
     epoch = group.layout.epoch
     effects: list[Effect] = []
     if before.is_connected and (before.link, before.consumer_id) != (link, consumer_id):
@@ -316,8 +317,12 @@ def _joined(group: ConsumerGroup, event: Joined) -> tuple[ConsumerGroup, list[Ef
         effects.append(Push(before.link, before.consumer_id, epoch, ()))
     if before.timer:
         effects.append(CancelGrace(name))
-    effects.append(JoinAnswer(name, epoch, resumed.assigned))
-    return replace(group, sessions={**group.sessions, name: resumed}), effects
+    if before.knows_buckets != event.knows_buckets:
+        # Another release of its client: the shares change, or may.
+        back, more = _settle(group, back, joined=name)
+        return back, effects + more
+    effects.append(JoinAnswer(name, epoch, resumed.assigned, resumed.shares))
+    return back, effects
 
 
 def _refusal(group: ConsumerGroup, event: Joined) -> str | None:
@@ -380,9 +385,11 @@ def _deleted(group: ConsumerGroup) -> tuple[ConsumerGroup, list[Effect]]:
     effects: list[Effect] = [RemoveSession(s.name) for s in members]
     effects += [Push(s.link, s.consumer_id, group.layout.epoch, ()) for s in members if s.is_connected]
     effects += [CancelGrace(s.name) for s in members if s.timer]
+    if group.settling:
+        effects.append(StopSettling())
     if group.watched:
         effects.append(WatchDrain(()))
-    return ConsumerGroup(group.layout, timers=group.timers), effects
+    return ConsumerGroup(group.layout, timers=group.timers, shares_sealed=group.shares_sealed), effects
 
 
 def _ancestors(layout: SegmentLayout, numbers: Collection[SegmentId]) -> frozenset[SegmentId]:
@@ -398,70 +405,67 @@ def _ancestors(layout: SegmentLayout, numbers: Collection[SegmentId]) -> frozens
 
 
 def _settle(
-    before: ConsumerGroup, after: ConsumerGroup, joined: str | None = None
+    before: ConsumerGroup, after: ConsumerGroup, joined: str | None = None, *, is_settled: bool = False
 ) -> tuple[ConsumerGroup, list[Effect]]:
-    """`after` with all segments assigned again, and the effects that lead there from `before`.
-
-    Consumers that only lose segments come first, in the store and on the wire: no segment is ever named by two records.
-    """
-    after = _dealt(after)
+    """`after` with all segments assigned again, and the effects that lead there from `before`."""
+    after = dealt(after, is_settled=is_settled)
     effects: list[Effect] = [RemoveSession(name) for name in sorted(before.sessions.keys() - after.sessions)]
-    changed: list[tuple[bool, str]] = []
+    effects += _stores(before, after)
+    news: list[tuple[bool, bool, str, MemberSession]] = []
     for name, session in after.sessions.items():
         old = before.sessions.get(name)
-        if old is None or (old.assigned, old.finished) != (session.assigned, session.finished):
-            gains = bool(set(session.assigned).difference(old.assigned if old else ()))
-            changed.append((gains, name))
-    stores: list[Effect] = []
-    pushes: list[Effect] = []
-    for _, name in sorted(changed):
-        session, old = after.sessions[name], before.sessions.get(name)
-        assert after.kind is not None
-        stores.append(StoreSession(session.record(after.kind)))
-        is_news = old is not None and old.assigned != session.assigned
-        if is_news and session.is_connected and name != joined:
-            pushes.append(Push(session.link, session.consumer_id, after.layout.epoch, session.assigned))
-    effects += stores + pushes
+        if old is not None and _told(old) != _told(session) and session.is_connected and name != joined:
+            news.append((session.gains_over(old), not old.gains_over(session), name, session))
+    for *_, s in sorted(news, key=lambda one: one[:3]):  # Consumers that lose come first here, too.
+        effects.append(Push(s.link, s.consumer_id, after.layout.epoch, s.assigned, s.shares))
     if joined is not None:
-        effects.append(JoinAnswer(joined, after.layout.epoch, after.sessions[joined].assigned))
+        answered = after.sessions[joined]
+        effects.append(JoinAnswer(joined, after.layout.epoch, answered.assigned, answered.shares))
     if before.watched != after.watched:
         effects.append(WatchDrain(after.watched))
+    if after.alone and (not after.settling or after.alone - before.alone):
+        after = replace(after, timers=after.timers + 1, settling=after.timers + 1)
+        effects.append(StartSettling(after.settling))
+    elif after.settling and not after.alone:
+        after = replace(after, settling=0)
+        effects.append(StopSettling())
     return after, effects
 
 
-def _dealt(group: ConsumerGroup) -> ConsumerGroup:
-    if not group.sessions:
-        return replace(group, watched=())
-    layout, done = group.layout, group.done
-    front = frontier(layout, done.__contains__)
-    holders: dict[SegmentId, str] = {}
-    for name in sorted(group.sessions):
-        for number in group.sessions[name].assigned:
-            holders.setdefault(number, name)
-    has_new = any(segment.id not in holders for segment in front.ready)
-    chosen = assign(front.ready, group.sessions, holders, _heirs(layout, holders) if has_new else {})
-    lists: dict[str, list[SegmentId]] = {name: [] for name in group.sessions}
-    for number, name in chosen.items():  # In range order.
-        lists[name].append(number)
-    sessions = {name: _reassigned(s, tuple(lists[name]), layout) for name, s in group.sessions.items()}
-    return replace(group, sessions=sessions, watched=tuple(s.id for s in front.watched))
+def _told(session: MemberSession) -> tuple[tuple[SegmentId, ...], set[SegmentId]]:
+    """What its client knows of its assignment: that a segment is shared, and not which of the buckets are its own."""
+    return session.assigned, set(session.shares)
 
 
-def _reassigned(
-    session: MemberSession, assigned: tuple[SegmentId, ...], layout: SegmentLayout
-) -> MemberSession:
-    if session.assigned == assigned:
-        return session
-    # The record is written anyway, so facts about pruned segments are dropped now and cause no write of their own.
-    return replace(session, assigned=assigned, finished=session.finished & layout.segments.keys())
+def _stores(before: ConsumerGroup, after: ConsumerGroup) -> list[StoreSession]:
+    """The records to store, in an order in which no two of them ever name the same bucket of a segment.
+
+    First every consumer that loses something is stored with what it keeps, and then every consumer that gains is stored
+    with all that it has. A leader that dies in between leaves buckets without a consumer, which the next one assigns.
+    """
+    assert after.kind is not None or not after.sessions
+    losers: list[StoreSession] = []
+    winners: list[StoreSession] = []
+    for name in sorted(after.sessions):
+        session, old = after.sessions[name], before.sessions.get(name)
+        if old is not None and _stored(old) == _stored(session):
+            continue
+        assert after.kind is not None
+        if not session.gains_over(old):
+            losers.append(StoreSession(session.record(after.kind)))
+            continue
+        if old is not None and _gives_away(old, session, after):
+            losers.append(StoreSession(session.kept_from(old).record(after.kind)))
+        winners.append(StoreSession(session.record(after.kind)))
+    return losers + winners
 
 
-def _heirs(layout: SegmentLayout, holders: Mapping[SegmentId, str]) -> dict[SegmentId, str]:
-    """For each segment, the consumer that reads it or the nearest of its ancestors."""
-    heirs: dict[SegmentId, str] = {}
-    for number, segment in layout.segments.items():  # Parents come first: their ids are smaller.
-        for relative in (number, *segment.parents):
-            if (name := holders.get(relative) or heirs.get(relative)) is not None:
-                heirs[number] = name
-                break
-    return heirs
+def _stored(session: MemberSession) -> tuple[object, ...]:
+    return session.assigned, session.shares, session.finished, session.knows_buckets
+
+
+def _gives_away(old: MemberSession, session: MemberSession, after: ConsumerGroup) -> bool:
+    """Whether others now have something of what it had."""
+    kept = session.kept_from(old).holding()
+    lost = {number for number, buckets in old.holding().items() if kept.get(number) != buckets}
+    return any(lost & set(s.assigned) for name, s in after.sessions.items() if name != session.name)

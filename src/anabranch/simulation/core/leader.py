@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from anabranch.controller.core import events as e
 from anabranch.controller.core import sessions as s
 from anabranch.controller.core.errors import SegmentGone, SegmentRefused, SegmentUnavailable
+from anabranch.controller.core.group import ConsumerGroup
 from anabranch.controller.core.operations import ControlledTopic, Seeking, SubscribeStep, Unsubscribing
 from anabranch.controller.core.step import resume, step
 from anabranch.model.scalable import ConsumerRecord, SubscriptionKind, SubscriptionRecord
@@ -68,7 +69,7 @@ class Leader:
         self.is_idle = False
         self.inbox: deque[e.Request | e.TopicRead] = deque()
         self.session_inbox: deque[tuple[str, s.Event]] = deque()
-        self.groups: dict[str, s.ConsumerGroup] = {}
+        self.groups: dict[str, ConsumerGroup] = {}
         self.seeks = 0
         # The versions of the sessions' records, by subscription and consumer.
         self.versions: dict[tuple[str, str], int] = {}
@@ -294,7 +295,7 @@ class Leader:
         record = world.subscription(name)
         if record is None or world.topic is None:
             return
-        group = s.ConsumerGroup(world.topic.layout, record.kind)
+        group = ConsumerGroup(world.topic.layout, record.kind)
         yield
         found = tuple(world.consumers.get(name, {}).values())
         stored = tuple(record for record, _ in found)
@@ -340,10 +341,10 @@ class Leader:
                 self._store_session(name, record)
             case s.RemoveSession(consumer):
                 self._remove_session(name, consumer)
-            case s.Push(link, _, _, segments):
+            case s.Push(link, _, _, segments, _):
                 assert isinstance(link, LeaderLink)
                 link.told(segments)
-            case s.JoinAnswer(consumer, _, segments):
+            case s.JoinAnswer(consumer, _, segments, _):
                 link = (
                     self.groups[name].sessions[consumer].link
                     if consumer in self.groups[name].sessions

@@ -169,3 +169,34 @@ def test_producers_that_route_by_different_halves_are_in_the_heading_with_what_t
     assert len(dag_view.heading(TOPIC, found)) == 2
     found["routing"] = {"kind": "mixed", "advice": "have all producers route alike"}
     assert dag_view.heading(TOPIC, found)[2] == "keys are out of order: have all producers route alike"
+
+
+def test_a_consumer_that_shares_a_segment_is_shown_with_its_buckets() -> None:
+    found = stats(SegmentLayout.initial(2, 1))
+    found["subscriptions"]["s"] = {
+        "type": "STREAM",
+        "consumerCount": 2,
+        "msgBacklog": 0,
+        "msgRateOut": 0,
+        "deleting": False,
+        "consumers": [
+            {
+                "consumerName": "one",
+                "connected": True,
+                "assignedSegments": [0, 1],
+                "assignedBuckets": {"1": [0, 1]},
+            },
+            {
+                "consumerName": "two",
+                "connected": True,
+                "assignedSegments": [1],
+                "assignedBuckets": {"1": [2]},
+            },
+        ],
+    }
+    line = dag_view.subscription_table(found)[1]
+    assert line.endswith("2: one reads 0, 1 (buckets 0-1); two reads 1 (bucket 2)")
+
+
+def test_buckets_that_are_no_neighbours_are_listed() -> None:
+    assert dag_view.bucket_text([0, 2, 3]) == "buckets 0, 2, 3"

@@ -181,3 +181,12 @@ def test_on_a_terminal_sentences_are_broken_between_words_and_figures_keep_their
         assert not any(line.strip().startswith("%") for line in lines)
         assert " ".join(" ".join(lines).split()).endswith(f"for its load: {because.strip()}.")
     assert all(line.startswith(" " * 12) for line in part(shown(found, width=80), "The last hour")[2:])
+
+
+def test_shares_of_segments_are_told_where_there_are_any() -> None:
+    shares = [{"segment": 3, "subscription": "billing", "buckets": {"one": [0, 1], "two": [2]}}]
+    assert part(shown(explained(shares=shares)), "Shares") == [
+        "Shares",
+        "  Segment 3 is shared in billing: one has buckets 0-1, two has bucket 2",
+    ]
+    assert not any(line.startswith("Shares") for line in shown(explained(shares=[])))

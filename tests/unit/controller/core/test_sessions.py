@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 
+from anabranch.controller.core.group import ConsumerGroup
 from anabranch.controller.core.sessions import (
     CancelGrace,
-    ConsumerGroup,
     Drained,
     Effect,
     Event,

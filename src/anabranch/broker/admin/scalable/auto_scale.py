@@ -83,7 +83,10 @@ async def explain(topic: TopicName, services: AdminServices, service: Service) -
     policy."""
     await _record(service, topic)
     found = await services.autoscaler.explain(topic)
-    return explained_json(topic, (await _record(service, topic)).layout, found)
+    controller = service.controllers.get(topic)
+    coordinators = {} if controller is None else controller.coordinators
+    groups = {name: coordinator.group for name, coordinator in coordinators.items()}
+    return explained_json(topic, (await _record(service, topic)).layout, found, groups)
 
 
 # -- one namespace

@@ -9,6 +9,7 @@ from anabranch.autoscale.load import LoadReport
 from anabranch.autoscale.policy import Resolved, ScalePolicy, problems
 from anabranch.autoscale.verdict import Merge, Split, Verdict
 from anabranch.controller.autoscaler import Explanation
+from anabranch.controller.core.group import ConsumerGroup
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import segment_json
@@ -37,7 +38,10 @@ def load_json(report: LoadReport | None) -> dict[str, Any] | None:
     return None if report is None else report.load.to_json() | {"modifiedAtMs": report.modified_ms}
 
 
-def explained_json(topic: TopicName, layout: SegmentLayout, found: Explanation) -> dict[str, Any]:
+def explained_json(
+    topic: TopicName, layout: SegmentLayout, found: Explanation, groups: Mapping[str, ConsumerGroup]
+) -> dict[str, Any]:
+    """`groups`: the ordered consumers, by subscription."""
     decisions = found.decisions.to_json()
     return {
         "topic": str(topic),
@@ -50,6 +54,11 @@ def explained_json(topic: TopicName, layout: SegmentLayout, found: Explanation) 
             str(segment.id): segment_json(segment) | _heat(found.load.get(segment.id), found.resolved.policy)
             for segment in layout.segments.values()
         },
+        "shares": [
+            {"segment": number, "subscription": name, "buckets": {c: list(b) for c, b in held.items()}}
+            for name, group in sorted(groups.items())
+            for number, held in group.sharers.items()
+        ],
         "decisions": sorted(
             [*decisions, *_by_hand(layout, decisions, found.now_ms)], key=lambda d: d["atMs"]
         ),

@@ -143,4 +143,5 @@ def _consumer(consumer: ConsumerStats) -> Mapping[str, Any]:
         "type": consumer.kind.value,
         "connected": consumer.is_connected,
         "assignedSegments": list(consumer.assigned),
+        "assignedBuckets": {str(number): list(buckets) for number, buckets in consumer.shares.items()},
     }

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from anabranch.controller.ports import Assignment
+from anabranch.model import buckets
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import SubscriptionKind
 from anabranch.wire import pulsar_pb2 as pb
@@ -26,6 +27,8 @@ class ConsumerSession:
     name: str
     kind: SubscriptionKind
     send: Callable[[pb.BaseCommand], None]
+    # Whether the client can share a segment by entry buckets.
+    knows_buckets: bool = False
     # Done once the controller has answered, with success or failure.
     registered: asyncio.Future[None] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
@@ -75,12 +78,16 @@ class ConsumerSession:
         self.assigned = assignment
         message.layout_epoch = assignment.epoch
         for segment in assignment.segments:
-            message.segments.add(
+            told = message.segments.add(
                 segment_id=segment.id,
                 hash_start=segment.range.start,
                 hash_end=segment.range.end,
                 segment_topic=str(segment.topic(self.topic)),
             )
+            if segment.id in assignment.shared:
+                # All buckets, for every sharer the same. Which of them are its own is between the brokers.
+                for bucket in buckets.ranges(segment.bucket_splits):
+                    told.bucket_ranges.add(start=bucket.start, end=bucket.end)
 
     def end(self) -> None:
         self.is_over = True

@@ -23,6 +23,7 @@ from anabranch.broker.errors import BrokerError, NotAllowedError
 from anabranch.broker.scalable.naming import disabled, watchable
 from anabranch.broker.scalable.owner.subscription_limits import SubscriptionLimits
 from anabranch.broker.scalable.ports import Opened
+from anabranch.broker.scalable.sessions.capability import can_share
 from anabranch.broker.scalable.sessions.consumer_session import ConsumerSession, SessionKey
 from anabranch.broker.scalable.sessions.departures import Departures
 from anabranch.broker.scalable.sessions.link import ScalableLink
@@ -73,7 +74,9 @@ class ConsumerSessions:
         self._limits = limits
         self._service_url = service_url
         self.per_connection_max = SESSIONS_MAX
-        self.departures = Departures(loop, opened, self._has_left, elsewhere, self._spawn)
+        self.departures = Departures(
+            loop, opened, self._has_left, elsewhere, self._spawn, self._sharing_refused
+        )
         self.lost_acks = LostAcks(opened, elsewhere)
         # Registrations under way, including those of lost connections: each must end with or without a session. Also
         # the watches of consumers that came back.
@@ -129,6 +132,7 @@ class ConsumerSessions:
             request.consumer_name,
             _KINDS[request.consumer_type],
             session.send,
+            request.anabranch_knows_buckets or can_share(session.connection.peer_name),
         )
         if not consumer.subscription or not consumer.name:
             raise NotAllowedError("a consumer registers with the names of its subscription and of itself")
@@ -192,7 +196,13 @@ class ConsumerSessions:
         topics = self._topics
         self._newest[consumer.key] = consumer
         assignment = await topics.register(
-            consumer.topic, consumer.subscription, consumer.name, consumer.kind, consumer.id, consumer
+            consumer.topic,
+            consumer.subscription,
+            consumer.name,
+            consumer.kind,
+            consumer.id,
+            consumer,
+            knows_buckets=consumer.knows_buckets,
         )
         if consumer.is_over:
             topics.disconnected(consumer.topic, consumer.subscription, consumer.name, consumer)
@@ -242,6 +252,11 @@ class ConsumerSessions:
 
         self._forget(session, consumer)
         self._spawn(leave())
+
+    def _sharing_refused(self, consumer: ConsumerSession) -> None:
+        log.info("consumer %s of %s does not share segments", consumer.name, consumer.topic)
+        consumer.knows_buckets = False
+        self._topics.sharing_refused(consumer.topic, consumer.subscription, consumer.name, consumer)
 
     def ack(self, session: ScalableLink, request: pb.CommandAck) -> None:
         """The consumer has read these sealed segments to their end."""

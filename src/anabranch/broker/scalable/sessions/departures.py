@@ -12,6 +12,10 @@ left if it does not read what it is assigned:
 A segment counts as read from when its client has attached until its client closes it. If the broker closes the
 consumer, or the connection is lost, the client attaches again, however long that takes.
 
+A consumer that is to share a segment, or to share it no more, closes its consumer on it in order to attach in another
+way: that is no departure, and it may have to wait for others who do the same. One that was to share a segment from the
+start, and comes to read all of it, does not know how to share: its controller is told.
+
 A consumer that attaches after all was only slow. Its connection is closed, because its client gets an assignment again
 only after a lost connection.
 
@@ -43,11 +47,13 @@ from anabranch.model.names import TopicName
 from anabranch.model.scalable import SubscriptionKind, scalable_name
 from anabranch.model.segment_consumers import consumer_and_segment, segment_consumer
 from anabranch.model.segments import Segment, SegmentId
+from anabranch.wire import pulsar_pb2 as pb
 
 log = logging.getLogger(__name__)
 
 LEFT_AFTER_S: Final = 5.0
 UNREAD_AFTER_S: Final = 15.0
+SHARING_AFTER_S: Final = 60.0  # Pulsar's client tries for 30 s to attach where others have not let go yet.
 GONE_MAX: Final = 1000  # Remembered for one connection; beyond it the oldest are dropped.
 CLOCK_GRAIN_S: Final = 0.001  # Timers may fire this much early.
 
@@ -62,6 +68,11 @@ class _Observed:
     session: ScalableLink
     held: ConsumerSession
     reading: set[SegmentId] = field(default_factory=set)
+    # Assigned segments that it has been told to read whole, at any time: its client may still be about to.
+    told_whole: set[SegmentId] = field(default_factory=set)
+    is_changing: bool = (
+        False  # It closed a segment in order to attach in another way, and has attached to none since.
+    )
     has_closed: bool = False  # It closed a segment with more to read, and has attached to none since.
     idle_since: float | None = None  # Since then it has had segments to read, and read none of them.
     timer: asyncio.TimerHandle | None = None
@@ -79,15 +90,19 @@ class Departures:
         leave: Callable[[ScalableLink, ConsumerSession], None],
         elsewhere: ElsewhereReaders | None = None,
         spawn: Callable[[Coroutine[Any, Any, None]], object] | None = None,
+        sharing_refused: Callable[[ConsumerSession], None] = lambda held: None,
     ) -> None:
-        """`elsewhere`: the other brokers, if there are any; then `spawn` runs questions to them."""
+        """`elsewhere`: the other brokers, if there are any; then `spawn` runs questions to them. `sharing_refused` is
+        called for a consumer that does not know how to share a segment."""
         self._loop = loop
         self._elsewhere = elsewhere
         self._spawn = spawn
         self._opened = opened
         self._leave = leave
+        self._sharing_refused = sharing_refused
         self.left_after_s = LEFT_AFTER_S
         self.unread_after_s = UNREAD_AFTER_S
+        self.sharing_after_s = SHARING_AFTER_S
         self._observed: dict[Who, list[_Observed]] = {}
         # On each connection, the consumers that were treated as gone.
         self._gone: WeakKeyDictionary[ScalableLink, dict[Who, None]] = WeakKeyDictionary()
@@ -125,11 +140,15 @@ class Departures:
 
     # -- events
 
-    def attaching(self, session: ScalableLink, topic: TopicName, consumer: str) -> None:
-        """A client is about to attach a consumer of that name to a topic."""
-        who = _who(topic, consumer)
-        if who is not None and who[:2] in self._gone.get(session, ()):
+    def attaching(self, session: ScalableLink, topic: TopicName, request: pb.CommandSubscribe) -> None:
+        """A client is about to attach a consumer to a topic."""
+        who = _who(topic, request.consumer_name)
+        if who is None:
+            return
+        if who[:2] in self._gone.get(session, ()):
             self._return(session, who)
+        for seen in self._sessions(who, request.subscription):
+            self._check_sharing(seen, who[2], is_shared=request.subType == pb.CommandSubscribe.Key_Shared)
 
     def consumer_attached(self, consumer: AttachedConsumer) -> None:
         for seen, number in self._reading(consumer):
@@ -145,10 +164,8 @@ class Departures:
             has_more = reader_state(self._opened(reader.segment), reader).has_more
             self._elsewhere.closed(reader, has_more=has_more)
         for seen, number in self._reading(consumer):
-            seen.reading.discard(number)
-            if any(segment.id == number for segment in self._wanted(seen.held)):
-                seen.has_closed = True
-            self._consider(seen)
+            has_more = any(segment.id == number for segment in self._wanted(seen.held))
+            self._closed(seen, number, has_more=has_more, is_shared=_is_shared(consumer))
 
     def attached_elsewhere(self, reader: SegmentReader) -> None:
         """A client has attached that consumer at another broker."""
@@ -157,6 +174,8 @@ class Departures:
             return
         observed = self._sessions(who, reader.subscription)
         for seen in observed:
+            if reader.is_shared is not None:
+                self._check_sharing(seen, who[2], is_shared=reader.is_shared)
             self._attached(seen, who[2])
         if not observed:
             for session, gone in list(self._gone.items()):
@@ -169,21 +188,37 @@ class Departures:
         if who is None:
             return
         for seen in self._sessions(who, reader.subscription):
-            seen.reading.discard(who[2])
-            if has_more and any(segment.id == who[2] for segment in _assigned(seen.held)):
-                seen.has_closed = True
-            self._consider(seen)
+            has_more = has_more and any(segment.id == who[2] for segment in _assigned(seen.held))
+            self._closed(seen, who[2], has_more=has_more, is_shared=reader.is_shared)
 
     def _attached(self, seen: _Observed, number: SegmentId) -> None:
         seen.reading.add(number)
-        seen.has_closed = False
+        seen.has_closed = seen.is_changing = False
         self._consider(seen)
+
+    def _closed(self, seen: _Observed, number: SegmentId, *, has_more: bool, is_shared: bool | None) -> None:
+        seen.reading.discard(number)
+        if has_more and is_shared is not None and is_shared != (number in _shared(seen.held)):
+            seen.is_changing = True
+        elif has_more:
+            seen.has_closed = True
+        self._consider(seen)
+
+    def _check_sharing(self, seen: _Observed, number: SegmentId, *, is_shared: bool) -> None:
+        if not is_shared and number in _shared(seen.held) - seen.told_whole:
+            self._sharing_refused(seen.held)
 
     def _return(self, session: ScalableLink, who: tuple[TopicName, str, SegmentId]) -> None:
         log.info("consumer %s of %s is still connected: it must register again", who[1], who[0])
         session.close()
 
     def _assigned(self, seen: _Observed) -> None:
+        shared = _shared(seen.held)
+        seen.told_whole = {
+            segment.id
+            for segment in _assigned(seen.held)
+            if segment.id not in shared or segment.id in seen.told_whole
+        }
         self._note_attached(seen)
         self._consider(seen)
 
@@ -205,10 +240,13 @@ class Departures:
         else:
             if seen.idle_since is None:
                 seen.idle_since = self._loop.time()
-            self._look_at(seen, self._due(seen.idle_since, has_closed=seen.has_closed))
+            self._look_at(seen, self._due(seen, seen.idle_since))
 
-    def _due(self, idle_since: float, *, has_closed: bool) -> float:
-        return idle_since + (self.left_after_s if has_closed else self.unread_after_s)
+    def _due(self, seen: _Observed, idle_since: float) -> float:
+        if seen.has_closed:
+            return idle_since + self.left_after_s
+        waits_for_others = seen.is_changing or bool(_shared(seen.held))
+        return idle_since + (self.sharing_after_s if waits_for_others else self.unread_after_s)
 
     def _look_at(self, seen: _Observed, when: float) -> None:
         if seen.timer is not None:
@@ -227,7 +265,7 @@ class Departures:
         idle_since = seen.idle_since
         if idle_since is None or self._reads(seen) or not self._wanted(held):
             self._consider(seen)
-        elif (due := self._due(idle_since, has_closed=seen.has_closed)) > now + CLOCK_GRAIN_S:
+        elif (due := self._due(seen, idle_since)) > now + CLOCK_GRAIN_S:
             self._look_at(seen, due)
         elif None in seen.session.consumers.values():
             # A consumer is just being attached, and its segment is not known yet.
@@ -319,7 +357,8 @@ class Departures:
         who = _who(topic, consumer.name)
         if who is None or who[:2] in self._observed:
             return None
-        return SegmentReader(topic, consumer.name, consumer.subscription.name)
+        name, is_shared = consumer.subscription.name, _is_shared(consumer)
+        return SegmentReader(topic, consumer.name, name, is_shared=is_shared)
 
     def _reading(self, consumer: AttachedConsumer) -> list[tuple[_Observed, SegmentId]]:
         """The sessions that the consumer belongs to, and its segment."""
@@ -336,6 +375,14 @@ class Departures:
 
 def _assigned(held: ConsumerSession) -> tuple[Segment, ...]:
     return () if held.assigned is None else held.assigned.segments
+
+
+def _shared(held: ConsumerSession) -> frozenset[SegmentId]:
+    return frozenset() if held.assigned is None else held.assigned.shared
+
+
+def _is_shared(consumer: AttachedConsumer) -> bool:
+    return consumer.kind == pb.CommandSubscribe.Key_Shared
 
 
 def _is_of(subscription: str, held: ConsumerSession) -> bool:

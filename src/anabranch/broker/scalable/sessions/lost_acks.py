@@ -6,6 +6,8 @@ so it would never drain and its children would never be assigned. A consumer tha
 nothing. So a consumer that has come back, and makes no progress before the end of a sealed segment, is assigned that
 segment again: first an assignment without the segment, then the previous one. Its unacknowledged messages are
 redelivered, as they may be after any lost connection.
+
+A consumer that shares a segment acknowledges its messages one by one, and does not drop what is redelivered.
 """
 
 from __future__ import annotations
@@ -44,7 +46,10 @@ class LostAcks:
                 return
             now: dict[SegmentId, str] = {}
             for segment in () if held.assigned is None else held.assigned.segments:
-                progress = "" if segment.id in renewed else await self._progress(held, segment)
+                is_exempt = segment.id in renewed or (
+                    held.assigned is not None and segment.id in held.assigned.shared
+                )
+                progress = "" if is_exempt else await self._progress(held, segment)
                 if not progress:
                     continue
                 if held.is_over or held.assigned is None:
@@ -76,5 +81,5 @@ class LostAcks:
             "%s is stuck at sealed segment %d of %s: assigning it again", held.name, segment.id, held.topic
         )
         others = tuple(s for s in whole.segments if s.id != segment.id)
-        held.send_assignment(held.topic, held.id, Assignment(whole.epoch, others))
+        held.send_assignment(held.topic, held.id, Assignment(whole.epoch, others, whole.shared))
         held.send_assignment(held.topic, held.id, whole)

@@ -20,6 +20,8 @@ class SegmentReader:
     is_of_checkpoint: bool = False
     # Whether the layout has the segment active.
     is_active: bool = True
+    # Whether it shares the segment by entry buckets; None where that is not known.
+    is_shared: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

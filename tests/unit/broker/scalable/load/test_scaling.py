@@ -15,6 +15,8 @@ from anabranch.broker.observe.metrics import render
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import load_path
 from anabranch.model.segments import SegmentId
+from anabranch.wire import pulsar_pb2 as pb
+from harness.simple_client import Client
 from unit.broker.scalable.brokers import BrokerLab, C, broker_lab, topics_of
 
 ORDERS = TopicName.parse("topic://public/default/orders")
@@ -148,3 +150,29 @@ async def test_a_broker_without_scalable_topics_has_no_scaler_and_no_metrics_of_
         assert "scalable" not in await scraped(broker)
         with pytest.raises(NotAllowedError):
             _ = broker.autoscaler
+
+
+async def test_the_gauge_of_drain_mode_counts_sealed_segments_that_are_shared() -> None:
+    async with broker_lab() as lab:
+        broker = await lab.broker(scalable_topic_max_segments=1, scalable_topic_entry_bucket_budget=4)
+        topics = topics_of(broker)
+        await topics.create(ORDERS)
+        peers = [await lab.peer(broker, supports_scalable_topics=True) for _ in range(2)]
+        for number, peer in enumerate(peers):
+            await peer.ask(
+                C.SCALABLE_TOPIC_SUBSCRIBE,
+                "scalableTopicSubscribe",
+                topic=str(ORDERS),
+                subscription="sub",
+                consumer_name=f"c{number}",
+                consumer_id=1,
+                consumer_type=pb.STREAM,
+                anabranch_knows_buckets=True,
+            )
+        assert figures(await scraped(broker))["anabranch_scalable_segment_drain_mode"] == 0
+        client = Client(broker.service_url)
+        producer = await client.producer("segment://public/default/orders/0000-ffff-0")
+        await (await producer.send(b"left to be read"))
+        await client.close()
+        await topics.split(ORDERS, 0)
+        assert figures(await scraped(broker))["anabranch_scalable_segment_drain_mode"] == 1
