@@ -14,7 +14,7 @@ from anabranch.client.consuming.base import FLUSH_MAX_S, Consumer, Setup
 from anabranch.client.consuming.segment import SubscribeOptions
 from anabranch.client.message import Message
 from anabranch.client.transport.attachment import Backoff
-from anabranch.client.transport.controller_session import Assigned, ControllerSession
+from anabranch.client.transport.controller_session import Assigned, Assignments, ControllerSession
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -36,6 +36,7 @@ class StreamConsumer(Consumer):
             self._inbox.report_to(self._cumulative)
         else:
             self._cumulative = setup.shared.cumulative
+        self._read_as: dict[SegmentId, Assigned] = {}
         self._session = ControllerSession(
             setup.connections,
             setup.watch,
@@ -82,14 +83,16 @@ class StreamConsumer(Consumer):
 
     # -- the assignment
 
-    def _assigned(self, assigned: Assigned) -> None:
-        for number in [n for n in self._segments if n not in assigned]:
+    def _assigned(self, assigned: Assignments) -> None:
+        for number in [n for n in self._segments if assigned.get(n) != self._read_as[n]]:
             self._release(number)
-        for number, topic in assigned.items():
+        for number, one in assigned.items():
             if number not in self._segments:
-                self._read(number, topic, self._how, restarted=self._cumulative.restarted)
+                self._read_as[number] = one
+                self._read(number, one.topic, self._how, restarted=self._cumulative.restarted)
 
     def _release(self, number: SegmentId) -> None:
+        del self._read_as[number]
         segment = self._segments[number]
         self._cumulative.restarted(segment)
         segment.acking = None
