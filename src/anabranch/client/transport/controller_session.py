@@ -66,7 +66,9 @@ def read_assigned(segment: pb.ScalableAssignedSegment) -> Assigned:
 
 
 class ControllerSession:
-    """`open` returns with the first assignment applied; `assigned` is called for each."""
+    """`open` returns with the first assignment applied; `assigned` is called for each.
+
+    A member that `knows_buckets` may be assigned segments that it shares."""
 
     def __init__(
         self,
@@ -78,7 +80,10 @@ class ControllerSession:
         assigned: Callable[[Assignments], None],
         failed: Callable[[Exception], None],
         backoff: Backoff,
+        *,
+        knows_buckets: bool = False,
     ) -> None:
+        self._knows_buckets = knows_buckets
         self._connections = connections
         self._watch = watch
         self._subscription = subscription
@@ -140,6 +145,7 @@ class ControllerSession:
             consumer_name=self._consumer_name,
             consumer_id=registered.number,
             consumer_type=self._kind,
+            anabranch_knows_buckets=self._knows_buckets,
         )
         # The answer's waiter runs after other commands of the same packet.
         if not registered.is_told:
