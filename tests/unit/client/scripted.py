@@ -128,6 +128,9 @@ class ScriptedBroker:
         self.permits = 0  # Of all consumers together, as they were given.
         self.flowed: Callable[[], object] = lambda: None
         self.closed: list[tuple[str, int]] = []
+        # Closes of consumers wait for `answer_closes` while this is False.
+        self.answers_closes = True
+        self._unanswered: list[tuple[Link, int]] = []
         self.receipts = True
         self.changed = asyncio.Event()
 
@@ -196,8 +199,8 @@ class ScriptedBroker:
         elif kind == C.FLOW:
             consumer = command.flow.consumer_id
             self.permits += command.flow.messagePermits
-            self.flowed()
             self.consumers[self._subscribed[link, consumer]] = (link, consumer)
+            self.flowed()
         elif kind == C.SCALABLE_TOPIC_SUBSCRIBE:
             self._register(link, command.scalableTopicSubscribe)
         elif kind == C.ACK:
@@ -477,7 +480,16 @@ class ScriptedBroker:
             self._attached.pop((link, command.close_consumer.consumer_id), None)
             self.closed.append((name, command.close_consumer.consumer_id))
             number = command.close_consumer.request_id
+            if not self.answers_closes:
+                self._unanswered.append((link, number))
+                return
         link.send(C.SUCCESS, "success", request_id=number)
+
+    def answer_closes(self) -> None:
+        self.answers_closes = True
+        for link, number in self._unanswered:
+            link.send(C.SUCCESS, "success", request_id=number)
+        self._unanswered.clear()
 
 
 def segment_topic(number: int) -> str:
