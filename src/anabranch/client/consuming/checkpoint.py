@@ -24,6 +24,7 @@ from anabranch.client.transport.controller_session import Assigned, Assignments,
 from anabranch.model.cut import Cut, MessagePosition, Place
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.resuming import Gap, check_topic, epoch_of, gaps_of, resume
+from anabranch.model.segment_consumers import segment_consumer
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -299,7 +300,7 @@ class CheckpointConsumer(Consumer):
         if place is not None and number not in self._places:
             listed = self._start.get(number) is not None
             self._places[number] = place if listed else fresh
-        name = f"{self.consumer_name}-seg-{number}"
+        name = segment_consumer(self.consumer_name, number)
         suffix = f"{self._chance.getrandbits(32):08x}"
         self._read(
             number,

@@ -22,6 +22,7 @@ from anabranch.client.consuming.segment import SegmentConsumer, SubscribeOptions
 from anabranch.client.message import Message
 from anabranch.client.transport.attachment import Backoff
 from anabranch.client.transport.controller_session import Assigned, Assignments, ControllerSession
+from anabranch.model.segment_consumers import segment_consumer
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -119,7 +120,8 @@ class StreamConsumer(Consumer):
                 self._flip(number)
 
     def _begin(self, number: SegmentId, assigned: Assigned) -> None:
-        how = self._how
+        # Brokers know the owners of buckets by this name, and let it wait for another with such a name to leave.
+        how = replace(self._how, consumer_name=segment_consumer(self.consumer_name, number))
         if assigned.is_shared:
             how = replace(how, kind=pb.CommandSubscribe.Key_Shared, bucket_ranges=assigned.bucket_ranges)
         self._read_as[number] = assigned
@@ -139,7 +141,6 @@ class StreamConsumer(Consumer):
                 async with asyncio.timeout(FLIP_MAX_S):
                     await self._cumulative.all_of(one)
             if self._segments.get(number) is one:
-                one.withdraw()
                 self._release(number)
             if (leaving := self._leaving.get(one)) is not None:
                 await asyncio.wait([leaving])
@@ -153,6 +154,7 @@ class StreamConsumer(Consumer):
         segment = self._segments[number]
         # First: what is left of a batch that the application has in part is noted when the rest is dropped.
         segment.stop()
+        segment.withdraw()
         self._cumulative.restarted(segment)
         segment.acking = None
         super()._release(number)

@@ -75,6 +75,8 @@ async def test_a_shared_segment_is_subscribed_to_with_all_of_its_buckets(
         whole = asked[segment_topic(2)]
         assert whole.subType == EXCLUSIVE
         assert not whole.HasField("keySharedMeta")
+        # By these names, the brokers know who has which bucket.
+        assert [one.consumer_name for one in (shared, whole)] == ["one-seg-1", "one-seg-2"]
         assert repr(consumer).endswith("sharing 1>")
 
 
@@ -461,6 +463,18 @@ async def test_others_who_have_not_left_yet_are_waited_for(
         await reads_as(script, EXCLUSIVE, 2)
         script.deliver(ONE, 0)
         await take(consumer, 1)
+
+
+async def test_a_subscription_that_the_broker_has_not_granted_does_not_hold_up_a_close(
+    script: ScriptedBroker, client: Client
+) -> None:
+    script.silent.add(ONE)
+    assign(script, {1: 0}, is_first=True)
+    consumer = await client.stream_consumer(TOPIC, "s", consumer_name="one")
+    async with asyncio.timeout(5):
+        await consumer.close()
+    assert {name for name, _ in script.closed} == {"session"}
+    assert len(script.closed) == 2
 
 
 async def test_a_broker_that_answers_when_others_have_left_is_not_waited_for(
