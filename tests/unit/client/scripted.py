@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from anabranch.client.acking.core.state import bits_of, words_of
+from anabranch.model.buckets import even, ranges
 from anabranch.model.layout import SegmentLayout
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import build_batch, build_message
@@ -93,12 +94,18 @@ class ScriptedBroker:
         self.consumers: dict[str, tuple[Link, int]] = {}
         self.sessions: list[tuple[Link, pb.CommandScalableTopicSubscribe]] = []
         self.assigned: tuple[int, list[int]] = (0, [])
+        # By segment, how many entry buckets it is shared by from the next assignment on.
+        self.buckets: dict[int, int] = {}
         # Sent right behind the answer to a registration.
         self.assigned_next: tuple[int, list[int]] | None = None
         # What comes next, by segment topic: an error number for the next producers or subscriptions.
         self.refusals: dict[str, list[int]] = {}
         self.refusal_text = "script"
-        # Every request to attach a consumer, seeks by time, and by segment topic the mark-delete place of readers.
+        # Segment topics whose subscriptions wait for their answer.
+        self.silent: set[str] = set()
+        self.attempts = 0  # Requests to attach a consumer, with those that were refused.
+        # Every granted request to attach a consumer, seeks by time, and by segment topic the mark-delete place of
+        # readers.
         self.subscriptions: list[pb.CommandSubscribe] = []
         self.seeks: list[tuple[str, int]] = []
         self.ends: dict[str, tuple[int, int]] = {}
@@ -119,10 +126,14 @@ class ScriptedBroker:
         # Entries acknowledged in part: the bits that were left.
         self.parts: list[tuple[int, int]] = []
         self.answers_acks = True
+        self.acknowledged: Callable[[pb.CommandAck], object] = lambda _: None
         self.redelivered: list[tuple[str, int]] = []
         self.permits = 0  # Of all consumers together, as they were given.
         self.flowed: Callable[[], object] = lambda: None
         self.closed: list[tuple[str, int]] = []
+        # Closes of consumers wait for `answer_closes` while this is False.
+        self.answers_closes = True
+        self._unanswered: list[tuple[Link, int]] = []
         self.receipts = True
         self.changed = asyncio.Event()
 
@@ -191,8 +202,8 @@ class ScriptedBroker:
         elif kind == C.FLOW:
             consumer = command.flow.consumer_id
             self.permits += command.flow.messagePermits
-            self.flowed()
             self.consumers[self._subscribed[link, consumer]] = (link, consumer)
+            self.flowed()
         elif kind == C.SCALABLE_TOPIC_SUBSCRIBE:
             self._register(link, command.scalableTopicSubscribe)
         elif kind == C.ACK:
@@ -347,7 +358,8 @@ class ScriptedBroker:
         )
 
     def _subscribe(self, link: Link, request: pb.CommandSubscribe) -> None:
-        if self._refuse(link, request):
+        self.attempts += 1
+        if request.topic in self.silent or self._refuse(link, request):
             return
         self._subscribed[link, request.consumer_id] = self._attached[link, request.consumer_id] = (
             request.topic
@@ -441,14 +453,20 @@ class ScriptedBroker:
     def _assignment(self, epoch: int, segments: list[int]) -> pb.ScalableConsumerAssignment:
         assignment = pb.ScalableConsumerAssignment(layout_epoch=epoch)
         for number in segments:
+            shared = ranges(even(count)) if (count := self.buckets.get(number, 0)) else ()
             assignment.segments.add(
-                segment_id=number, hash_start=0, hash_end=0xFFFF, segment_topic=segment_topic(number)
+                segment_id=number,
+                hash_start=0,
+                hash_end=0xFFFF,
+                segment_topic=segment_topic(number),
+                bucket_ranges=[pb.IntRange(start=one.start, end=one.end) for one in shared],
             )
         return assignment
 
     def _ack(self, link: Link, request: pb.CommandAck) -> None:
         topic = self._consumer_name(link, request.consumer_id)
         is_cumulative = request.ack_type == pb.CommandAck.Cumulative
+        self.acknowledged(request)
         for at in request.message_id:
             if at.ack_set:
                 self.parts.append((at.entryId, bits_of(at.ack_set)))
@@ -471,7 +489,16 @@ class ScriptedBroker:
             self._attached.pop((link, command.close_consumer.consumer_id), None)
             self.closed.append((name, command.close_consumer.consumer_id))
             number = command.close_consumer.request_id
+            if not self.answers_closes:
+                self._unanswered.append((link, number))
+                return
         link.send(C.SUCCESS, "success", request_id=number)
+
+    def answer_closes(self) -> None:
+        self.answers_closes = True
+        for link, number in self._unanswered:
+            link.send(C.SUCCESS, "success", request_id=number)
+        self._unanswered.clear()
 
 
 def segment_topic(number: int) -> str:

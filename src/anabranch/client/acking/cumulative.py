@@ -2,6 +2,9 @@
 
 Only the newest message is kept; it is turned into positions a moment later, so an application may acknowledge every
 message at almost no cost.
+
+Of a segment that other consumers read too, exactly the entries that were given out here are acknowledged, one by one: a
+position would acknowledge the others' messages.
 """
 
 from __future__ import annotations
@@ -23,6 +26,9 @@ class AckedSegment(Hashable, Protocol):
     @property
     def acks(self) -> AckSender: ...
 
+    @property
+    def is_shared(self) -> bool: ...
+
 
 class Cumulative:
     """The cumulative acknowledgements of one inbox. The inbox calls `opened` for each entry, `dropped` for dropped
@@ -38,11 +44,17 @@ class Cumulative:
         # From each of these numbers on, an acknowledgement includes messages that were removed before it.
         self._taken_away: list[int] = []
         self._timer: asyncio.TimerHandle | None = None
+        # Those who wait until everything of a segment is acknowledged.
+        self._waiters: dict[AckedSegment, asyncio.Future[None]] = {}
         self._loop = asyncio.get_running_loop()
 
     def opened(self, entry: ReceivedEntry) -> None:
-        given = self._vector.given_alone if entry.is_inside else self._vector.given
-        given(entry.owner, entry.number + entry.count - 1, (entry.ledger, entry.entry))
+        last = entry.number + entry.count - 1
+        if not _is_alone(entry):
+            self._vector.given(entry.owner, last, (entry.ledger, entry.entry))
+            return
+        for place in entry.chunks or ((entry.ledger, entry.entry),):
+            self._vector.given_alone(entry.owner, last, place)
 
     def dropped(self, first: Message) -> None:
         """Notes that this message of a segment, and those behind it, left the inbox without reaching the application:
@@ -52,7 +64,7 @@ class Cumulative:
         taken = entry.wanted & (1 << index) - 1
         if taken:
             last = taken.bit_length() - 1
-            given = self._vector.given_alone if entry.is_inside else self._vector.given
+            given = self._vector.given_alone if _is_alone(entry) else self._vector.given
             given(entry.owner, entry.number + last, _part(entry, last))
 
     def ack_whole(self, entries: list[ReceivedEntry]) -> None:
@@ -93,13 +105,30 @@ class Cumulative:
         told += alone
         if entry.owner.acking is entry.life and -1 < index < entry.count - 1:
             part = _part(entry, index)
-            if entry.is_inside:
+            if _is_alone(entry):
                 _add_alone(entry.owner, part)
             else:
                 entry.owner.acks.add_until(part)
             entry.owner.acks.send()
         for segment, _ in told:
             segment.acks.send()
+        self._look()
+
+    async def all_of(self, segment: AckedSegment) -> None:
+        """Returns once everything that was given out of the segment is acknowledged or forgotten; one caller at a
+        time."""
+        self.send()
+        if self._vector.is_out(segment):
+            self._waiters[segment] = self._loop.create_future()
+            try:
+                await self._waiters[segment]
+            finally:
+                del self._waiters[segment]
+
+    def _look(self) -> None:
+        for segment, waiter in self._waiters.items():
+            if not waiter.done() and not self._vector.is_out(segment):
+                waiter.set_result(None)
 
     def restarted(self, segment: AckedSegment) -> None:
         """The segment's messages are delivered again, under new numbers; an old number must not acknowledge past a
@@ -108,11 +137,17 @@ class Cumulative:
         first = self._vector.forget(segment)
         if first is not None:
             insort(self._taken_away, first)
+        self._look()
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _is_alone(entry: ReceivedEntry) -> bool:
+    """Whether acknowledging up to the entry would acknowledge what the application does not have."""
+    return entry.is_inside or entry.owner.is_shared
 
 
 def _part(entry: ReceivedEntry, index: int) -> Until:

@@ -20,10 +20,11 @@ from anabranch.client.consuming.segment import SegmentConsumer, SubscribeOptions
 from anabranch.client.errors import DataLost, TopicMadeAgain
 from anabranch.client.message import Message, ReceivedEntry
 from anabranch.client.transport.attachment import Backoff
-from anabranch.client.transport.controller_session import Assigned, ControllerSession
+from anabranch.client.transport.controller_session import Assigned, Assignments, ControllerSession
 from anabranch.model.cut import Cut, MessagePosition, Place
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.resuming import Gap, check_topic, epoch_of, gaps_of, resume
+from anabranch.model.segment_consumers import segment_consumer
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -54,7 +55,8 @@ class CheckpointConsumer(Consumer):
         # Read to their end, but the application may still be busy with their last message.
         self._ending: list[SegmentConsumer] = []
         self._asking = 0
-        self._assignment: Assigned = {}
+        self._assignment: Assignments = {}
+        self._read_as: dict[SegmentId, Assigned] = {}  # In a group.
         self._unreported: set[SegmentId] = set()
         self._reporting: asyncio.Task[None] | None = None
         self._session: ControllerSession | None = None
@@ -264,9 +266,9 @@ class CheckpointConsumer(Consumer):
             if place.is_over and not place.sealed_epoch and known is not None:
                 self._places[number] = place.over(known.sealed_epoch)
 
-    def _assigned(self, assigned: Assigned) -> None:
+    def _assigned(self, assigned: Assignments) -> None:
         self._assignment = assigned
-        for number in [n for n in self._segments if n not in assigned]:
+        for number in [n for n in self._segments if assigned.get(n) != self._read_as[n]]:
             if self._is_pruned(number) and (gaps := self._unread(number)):
                 self._fail(DataLost.of(self.topic, gaps))
             self._release(number)
@@ -286,7 +288,8 @@ class CheckpointConsumer(Consumer):
                     self._report(number)
                 else:
                     known = self._start.get(number) is not None or number in self._roots
-                    self._open(number, self._assignment[number], place, is_apart=not known)
+                    self._read_as[number] = self._assignment[number]
+                    self._open(number, self._assignment[number].topic, place, is_apart=not known)
         self._tidy()
         for number in [n for n, place in self._places.items() if place.is_over and n not in layout.segments]:
             del self._places[number]
@@ -297,7 +300,7 @@ class CheckpointConsumer(Consumer):
         if place is not None and number not in self._places:
             listed = self._start.get(number) is not None
             self._places[number] = place if listed else fresh
-        name = f"{self.consumer_name}-seg-{number}"
+        name = segment_consumer(self.consumer_name, number)
         suffix = f"{self._chance.getrandbits(32):08x}"
         self._read(
             number,
@@ -318,6 +321,7 @@ class CheckpointConsumer(Consumer):
             self._places[number] = place
         self._opened.pop(number, None)
         self._given.pop(self._segments[number], None)
+        self._read_as.pop(number, None)
         del self._fresh[number]
         super()._release(number)
 

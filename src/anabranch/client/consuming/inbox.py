@@ -163,11 +163,15 @@ class Inbox:
             return None
         try:
             messages = entry.messages()
-        except CryptoFailed:
-            if not entry.skips_failures:
-                raise
-            entry.owner.ack_entry(entry)
-            return None
+        except Exception as error:
+            if isinstance(error, CryptoFailed) and entry.skips_failures:
+                entry.owner.ack_entry(entry)
+                return None
+            if entry.owner.is_shared:
+                # The application is told. Acknowledging later messages covers such an entry by position; where entries
+                # are acknowledged one by one, this one must be among them, or it would hold its bucket for ever.
+                self.opened(entry)
+            raise
         self._open = entry
         self.opened(entry)
         self.ready[:0] = messages  # In one step, like the `pop`s of other threads.

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -30,7 +31,7 @@ from anabranch.client.transport.core.refusals import Meaning, RefusedPart, meani
 from anabranch.client.transport.pool import CLOSE_MAX_S, Connections, ask
 from anabranch.errors import AnabranchError
 from anabranch.model.cut import MessagePosition
-from anabranch.model.segments import SegmentId
+from anabranch.model.segments import HashRange, SegmentId
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.extensions import (
     OWED_FROM,
@@ -44,16 +45,30 @@ C = pb.BaseCommand
 
 ATTACH_MAX_S: Final = 2.0
 
+# What brokers answer while other consumers hold a segment, or read it in the other way.
+_HELD: Final = frozenset({pb.ConsumerBusy, pb.ConsumerAssignError})
+# So often, a subscription that others hold is asked for again after a short pause.
+QUICK_TIMES: Final = 20
+QUICK_S: Final = 0.1
+# The types that no controller assigns, as the answers of our brokers and of Pulsar's name them.
+_OF_OTHERS: Final = re.compile(r"(?:\bis |\btype of ')(?:Shared|Failover)\b")
+
 
 @dataclass(frozen=True, slots=True)
 class SubscribeOptions:
-    """How a consumer subscribes to each of its segments. A reader that starts at a position is not durable."""
+    """How a consumer subscribes to its segments. A reader that starts at a position is not durable.
+
+    `is_assigned`: a controller says who reads the segment, and how. With `bucket_ranges`, other consumers read it too:
+    these are all of its entry buckets, and the broker knows whose each of them is.
+    """
 
     name: str
     kind: int
     consumer_name: str
     earliest: bool = False
     is_durable: bool = True
+    is_assigned: bool = False
+    bucket_ranges: tuple[HashRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +141,7 @@ class SegmentConsumer:
         self._life: _Life | None = None
         self._queued = 0
         self._is_closing = False
+        self._quick = QUICK_TIMES
         self._chunks: ChunkReader | None = None
         self._living: asyncio.Task[None] | None = None
         self._refused: Exception | None = None
@@ -139,6 +155,11 @@ class SegmentConsumer:
     @property
     def is_attached(self) -> bool:
         return self._life is not None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other consumers of the subscription read the segment too."""
+        return bool(self._subscription.bucket_ranges)
 
     @property
     def queued(self) -> int:
@@ -182,6 +203,7 @@ class SegmentConsumer:
             self._life = life = await self._subscribe(connection)
             self._settled.set()
             self._backoff.reset()
+            self._quick = QUICK_TIMES
             await life.over
             await self._leave(life)
             self._life = None
@@ -195,13 +217,15 @@ class SegmentConsumer:
         """The error that it fails with, TopicDeleted if the segment was deleted as planned; False if it tries again."""
         if not isinstance(error, RequestRefused):
             return isinstance(error, BadCheckpoint)
+        if self._subscription.is_assigned and error.error in _HELD:
+            self._hasten()
         is_new = not self._settled.is_set()
         is_first = is_new and self._subscription.is_durable
         match meaning(error, RefusedPart.NEW_SUBSCRIPTION if is_first else RefusedPart.CONSUMER):
             case Meaning.FINAL:
                 return True
             # A consumer that was subscribed before waits, as those that took its place may leave.
-            case Meaning.OTHER_TYPE if is_new:
+            case Meaning.OTHER_TYPE if is_new and not self._is_passing(error):
                 return self._of_other_type(error)
             case Meaning.OTHER_TOPIC:
                 return reader_place.made_again(self._origin.topic)
@@ -212,6 +236,16 @@ class SegmentConsumer:
             case Meaning.GONE if self._may_be_gone(self.segment):
                 return self._loss(is_gone=True) or TopicDeleted(str(error))
         return False
+
+    def _hasten(self) -> None:
+        """Those who hold the segment leave it soon: the controller has told them, too."""
+        if self._quick:
+            self._quick -= 1
+            self._backoff.hasten(QUICK_S)
+
+    def _is_passing(self, refused: RequestRefused) -> bool:
+        """Whether those of another type are members of the same group, who change as the controller tells them."""
+        return self._subscription.is_assigned and not _OF_OTHERS.search(str(refused))
 
     def _loss(self, *, is_gone: bool) -> AnabranchError | None:
         """The error for lost data, if the segment is gone or its next data was deleted."""
@@ -257,6 +291,12 @@ class SegmentConsumer:
                 fields["metadata"].append(pb.KeyValue(key=TOPIC_ID, value=self._topic_id))
         if self._schema is not None:
             fields["schema"] = self._schema
+        if how.bucket_ranges:
+            fields["keySharedMeta"] = pb.KeySharedMeta(
+                keySharedMode=pb.STICKY,
+                hashRanges=[pb.IntRange(start=one.start, end=one.end) for one in how.bucket_ranges],
+                entryBucketDispatch=True,
+            )
         try:
             await ask(
                 connection,
@@ -334,6 +374,12 @@ class SegmentConsumer:
             self._is_closing = True
             self._inbox.segments -= 1
             self._drop()
+
+    def withdraw(self) -> None:
+        """Withdraws a subscription that the broker has not granted: it may answer only when others have left. `close`
+        must follow."""
+        if self._life is None and self._living is not None:
+            self._living.cancel()
 
     async def close(self) -> None:
         """Frees the segment: returns once the broker has released it, or cannot be reached.

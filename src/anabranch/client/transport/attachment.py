@@ -86,6 +86,10 @@ class Backoff:
     def reset(self) -> None:
         self._next_s = self._first_s
 
+    def hasten(self, limit_s: float) -> None:
+        """The next pause is at most so long."""
+        self._next_s = min(self._next_s, limit_s)
+
     def next_s(self) -> float:
         """The next pause."""
         pause, self._next_s = self._next_s, min(self._limit_s, self._next_s * 2)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from anabranch.client.errors import ConnectionLost
@@ -17,8 +18,9 @@ from anabranch.client.transport.connection import ClientConnection, PartKind
 from anabranch.client.transport.core.refusals import Meaning, RefusedPart
 from anabranch.client.transport.layout_watch import LayoutWatch
 from anabranch.client.transport.pool import Connections, ask
-from anabranch.errors import AnabranchError
-from anabranch.model.segments import SegmentId
+from anabranch.errors import AnabranchError, PeerError
+from anabranch.model.names import InvalidName
+from anabranch.model.segments import HashRange, SegmentId
 from anabranch.wire import pulsar_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -28,12 +30,45 @@ C = pb.BaseCommand
 # A report without an answer is sent again after this time.
 REPORT_MAX_S = 30.0
 
-# Segment id -> the topic that holds its messages.
-Assigned = Mapping[SegmentId, str]
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """A segment as the controller assigned it to this member.
+
+    `bucket_ranges` are all entry buckets of a segment that the member shares with others, and empty for one that is
+    whole its own. `own_buckets` are the numbers of its own ones, which only members of a checkpoint group are told.
+    """
+
+    topic: str  # The one that holds the segment's messages.
+    range: HashRange
+    bucket_ranges: tuple[HashRange, ...] = ()
+    own_buckets: tuple[int, ...] = ()
+
+    @property
+    def is_shared(self) -> bool:
+        return bool(self.bucket_ranges)
+
+
+Assignments = Mapping[SegmentId, Assigned]
+
+
+def read_assigned(segment: pb.ScalableAssignedSegment) -> Assigned:
+    """Raises PeerError for ranges that there cannot be."""
+    try:
+        return Assigned(
+            segment.segment_topic,
+            HashRange(segment.hash_start, segment.hash_end),
+            tuple(HashRange(bucket.start, bucket.end) for bucket in segment.bucket_ranges),
+            tuple(segment.anabranch_own_buckets),
+        )
+    except InvalidName as error:
+        raise PeerError(f"the assignment of segment {segment.segment_id}: {error}") from error
 
 
 class ControllerSession:
-    """`open` returns with the first assignment applied; `assigned` is called for each."""
+    """`open` returns with the first assignment applied; `assigned` is called for each.
+
+    A member that `knows_buckets` may be assigned segments that it shares."""
 
     def __init__(
         self,
@@ -42,10 +77,13 @@ class ControllerSession:
         subscription: str,
         consumer_name: str,
         kind: int,
-        assigned: Callable[[Assigned], None],
+        assigned: Callable[[Assignments], None],
         failed: Callable[[Exception], None],
         backoff: Backoff,
+        *,
+        knows_buckets: bool = False,
     ) -> None:
+        self._knows_buckets = knows_buckets
         self._connections = connections
         self._watch = watch
         self._subscription = subscription
@@ -107,6 +145,7 @@ class ControllerSession:
             consumer_name=self._consumer_name,
             consumer_id=registered.number,
             consumer_type=self._kind,
+            anabranch_knows_buckets=self._knows_buckets,
         )
         # The answer's waiter runs after other commands of the same packet.
         if not registered.is_told:
@@ -120,8 +159,9 @@ class ControllerSession:
         A leaving consumer ignores assignments: it would read those segments for ever.
         """
         if not self._is_over and assignment.layout_epoch >= self._epoch:
+            found = {SegmentId(s.segment_id): read_assigned(s) for s in assignment.segments}
             self._epoch = assignment.layout_epoch
-            self._assigned({SegmentId(s.segment_id): s.segment_topic for s in assignment.segments})
+            self._assigned(found)
 
     def _look(self) -> None:
         """Checks whether the controller has moved."""

@@ -20,6 +20,7 @@ class Segment:
     """Counts what its inbox tells it."""
 
     topic = "segment"
+    is_shared = False
 
     def __init__(self) -> None:
         self.messages = 0

@@ -52,6 +52,10 @@ class Vector(Generic[K, P]):
         forgotten = [entries.pop(segment, None) for entries in (self._given, self._alone)]
         return min((entries[0][0] for entries in forgotten if entries), default=None)
 
+    def is_out(self, segment: K) -> bool:
+        """Whether entries of the segment are given out and not acknowledged."""
+        return bool(self._given.get(segment) or self._alone.get(segment))
+
     def up_to(self, number: int) -> list[tuple[K, P]]:
         """For each segment the last entry that this message's acknowledgement covers; returned entries are forgotten
         here."""

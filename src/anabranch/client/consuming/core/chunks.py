@@ -97,7 +97,10 @@ class Chunks:
                 return None
             self._partials[partial.uuid] = partial
         partial.touched = now
-        # Of a chunk that was stored twice, the last place is kept, so that acknowledging it covers both.
+        # Of a chunk that was stored twice, the last place is kept, so that acknowledging up to it covers both. Where
+        # entries are acknowledged one by one, the first one needs an acknowledgement of its own.
+        if (earlier := partial.places.get(index, place)) != place:
+            self.outdated.append(earlier)
         self._count(partial, len(data) - len(partial.chunks.get(index, b"")))
         self._held += index not in partial.chunks
         partial.chunks[index] = data

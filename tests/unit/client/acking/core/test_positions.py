@@ -57,6 +57,22 @@ def test_what_was_not_given_out_after_all_is_not_acknowledged_and_what_was_befor
     assert vector.alone_up_to(20) == []
 
 
+def test_a_segment_is_out_until_the_last_of_its_entries_is_acknowledged_or_forgotten() -> None:
+    vector: Vector[str, tuple[int, int]] = Vector()
+    vector.given("a", 2, (1, 0))
+    vector.given_alone("b", 3, (1, 0))
+    vector.up_to(1)
+    assert vector.is_out("a")
+    vector.up_to(2)
+    assert not vector.is_out("a")
+    assert vector.is_out("b")
+    vector.alone_up_to(3)
+    assert not vector.is_out("b")
+    vector.given("c", 4, (1, 0))
+    vector.forget("c")
+    assert not vector.is_out("c")
+
+
 @given(st.lists(st.integers(0, 3), max_size=40), st.lists(st.integers(0, 40), max_size=10))
 def test_each_segment_moves_to_the_furthest_entry_acknowledged(given_: list[int], acked: list[int]) -> None:
     vector: Vector[int, tuple[int, int]] = Vector()

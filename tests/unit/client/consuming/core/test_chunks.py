@@ -39,6 +39,8 @@ def test_chunks_in_any_order_and_more_than_once_make_the_message(order: list[int
         if whole is not None:
             assert whole.data == b"0123"
             assert place in {entry for _, entry in whole.places}
+            # Each of them is either acknowledged with the message, or was replaced by a later one.
+            assert sorted([*whole.places, *chunks.outdated]) == [(1, n) for n in range(place + 1)]
             break
     assert (len(chunks), chunks.bytes, chunks.first) == (0, 0, None)
 
