@@ -219,6 +219,9 @@ _SCALABLE: Final = {
     "pulsar_scalable_topic_merge_suppressed_max_depth_total": _counter(
         "Suppressed merges: too many merges in their past"
     ),
+    "anabranch_scalable_topic_rebuckets_total": _counter(
+        "Segments replaced by one with another number of entry buckets"
+    ),
     "anabranch_scalable_topic_policy_invalid": _gauge("1 for a topic whose policy contradicts itself"),
     "anabranch_load_history_records_total": _counter("Records published to the topic of load history"),
     "anabranch_load_history_dropped_total": _counter("Records of load history that were not published"),
