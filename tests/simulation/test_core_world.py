@@ -19,6 +19,7 @@ FOUND: dict[CoreSabotage, str] = {
     CoreSabotage.FORGET_CURSORS: "cursor",
     CoreSabotage.HAND_OUT_EARLY: "after number",
     CoreSabotage.COLLECT_UNREAD: "still owed to",
+    CoreSabotage.REPLAN_N: "something else was published",
     CoreSabotage.FORGET_MARK: "never comes to rest",
 }
 

@@ -56,6 +56,7 @@ def test_runs_do_what_they_are_meant_to_do() -> None:
     # Some kinds of trouble have topics of their own, which one subscription reads.
     assert all(report.sent >= 30 and report.delivered > report.sent for report in reports)
     assert sum(report.reshapings for report in reports) > 10
+    assert sum(report.rebuckets for report in reports) > 2
     assert sum(report.faults for report in reports) > 50
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, assert_never
 
-from anabranch.autoscale.verdict import Merge, Split, Stay, Verdict
+from anabranch.autoscale.verdict import Merge, Rebucket, Split, Stay, Verdict
 from anabranch.model.scalable import BadRecord
 from anabranch.model.segments import SegmentId
 
@@ -27,6 +27,7 @@ KEPT_MAX: Final = 200
 class DecisionKind(StrEnum):
     SPLIT = "split"
     MERGE = "merge"
+    REBUCKET = "rebucket"
     STAY = "stay"
     FAILED = "failed"  # Decided, but the operation was refused or did not succeed.
 
@@ -38,13 +39,16 @@ class Decision:
     at_ms: int
     until_ms: int
     kind: DecisionKind
-    segments: tuple[SegmentId, ...]  # The split or merged segments; for a failure, those of the operation.
-    rule: str  # "consumers", "load" or "manual" for a split, "cold" or "manual" for a merge, else empty.
+    segments: tuple[
+        SegmentId, ...
+    ]  # The split, merged or replaced segments; for a failure, those of the operation.
+    rule: str  # "consumers", "load" or "manual" for a split, "cold" or "manual" for a merge,
+    # "consumers", "idle" or "manual" for a rebucket, else empty.
     because: str
     times: int = 1
 
     def is_same_answer(self, other: Decision) -> bool:
-        """Whether both are one answer. Splits and merges happen once each: two of them are never one answer."""
+        """Whether both are one answer. Operations happen once each: two of them are never one answer."""
         return self._answer == other._answer and self.kind in (DecisionKind.STAY, DecisionKind.FAILED)
 
     @property
@@ -83,6 +87,8 @@ class DecisionHistory:
                 return self.note(DecisionKind.SPLIT, because, now_ms, (segment,), rule)
             case Merge(one, other, because):
                 return self.note(DecisionKind.MERGE, because, now_ms, (one, other), "cold")
+            case Rebucket(segment, _, rule, because):
+                return self.note(DecisionKind.REBUCKET, because, now_ms, (segment,), rule)
             case Stay(because):
                 return self.note(DecisionKind.STAY, because, now_ms)
             case _:

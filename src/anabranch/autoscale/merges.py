@@ -1,7 +1,7 @@
 """The merge pass: whether two neighbours should merge, which two, and why not. Pure.
 
 A merge saves a little and can wait, so every doubt is a no: a missing record is no evidence of cold, consumers keep the
-segments they have, and a pair that together would be due for a split stays apart. A lineage that was merged too often
+room they need, and a pair that together would be due for a split stays apart. A lineage that was merged too often
 recently is left alone, though it may still split.
 """
 
@@ -13,9 +13,9 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import NamedTuple
 
+from anabranch.autoscale.crowd import Crowd, can_spare
 from anabranch.autoscale.load import Load, LoadReport, describe_amount, describe_rate
 from anabranch.autoscale.policy import ScalePolicy
-from anabranch.autoscale.splits import Crowd
 from anabranch.autoscale.verdict import Merge, NoMerge, Observation, counted, moment, percent, span
 from anabranch.model.segments import MERGE_TIMES_MAX, Segment
 
@@ -55,14 +55,21 @@ def look_for_merge(seen: Observation, policy: ScalePolicy, crowd: Crowd) -> Merg
     if active <= policy.min_segments:
         has = f"the topic has {counted(active, 'segment')}"
         return NotMerged(NoMerge.MIN_SEGMENTS, f"{has} and minSegments is {policy.min_segments}")
-    if active <= crowd.segments:
+    if not any(can_spare(seen, one, other) for one, other in pairwise(seen.layout.active)):
         because = f"{crowd}, which need all of the {counted(active, 'segment')}"
         return NotMerged(NoMerge.CONSUMERS, because)
     pairs = cold_pairs(seen, policy)
     if not pairs:
         return _nothing_cold(seen, policy)
+    # Without capacities all pairs are alike.
+    spared = [p for p in pairs if can_spare(seen, p.one, p.other)] if seen.capacity else pairs
+    if not spared:
+        because = (
+            f"{min(pairs, key=itemgetter(0))} are cold, but {crowd}, which need the entry buckets of both"
+        )
+        return NotMerged(NoMerge.CONSUMERS, because)
     cooled_ms = seen.layout.last_merge_ms + policy.merge_cooldown_ms if seen.layout.last_merge_ms else 0
-    return _first_due(seen, policy, pairs, cooled_ms)
+    return _first_due(seen, policy, spared, cooled_ms)
 
 
 def _first_due(

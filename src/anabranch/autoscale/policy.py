@@ -49,6 +49,9 @@ class ScalePolicy:
     merge: Load = MERGE_UNDER
     # A merge longer ago than this no longer counts for the depth. Our own field, set for the broker only.
     merge_depth_window_ms: int = 24 * 3_600_000
+    # Between two changes of the number of entry buckets, and how long buckets must be unneeded to be given back.
+    rebucket_cooldown_ms: int = 60_000
+    rebucket_idle_window_ms: int = 1_800_000
 
     def to_json(self) -> dict[str, Any]:
         """Every field under its name in an override, and `mergeDepthWindowSeconds`."""
@@ -60,6 +63,8 @@ class ScalePolicy:
             "splitCooldownSeconds": _seconds(self.split_cooldown_ms),
             "mergeCooldownSeconds": _seconds(self.merge_cooldown_ms),
             "mergeWindowSeconds": _seconds(self.merge_window_ms),
+            "rebucketCooldownSeconds": _seconds(self.rebucket_cooldown_ms),
+            "rebucketIdleWindowSeconds": _seconds(self.rebucket_idle_window_ms),
         }
         for kind, limits in (("split", self.split), ("merge", self.merge)):
             for name, limit in zip(RATES, limits.rates, strict=True):
@@ -85,10 +90,21 @@ class ScalePolicy:
             split=limits("split"),
             merge=limits("merge"),
             merge_depth_window_ms=round(value[DEPTH_WINDOW] * 1000),
+            # Absent in what was recorded before there were rebuckets.
+            rebucket_cooldown_ms=round(value.get("rebucketCooldownSeconds", 60) * 1000),
+            rebucket_idle_window_ms=round(value.get("rebucketIdleWindowSeconds", 1_800) * 1000),
         )
 
 
 DEPTH_WINDOW: Final = "mergeDepthWindowSeconds"
+# The fields of an override that are times in seconds.
+TIMES: Final = (
+    "split_cooldown",
+    "merge_cooldown",
+    "merge_window",
+    "rebucket_cooldown",
+    "rebucket_idle_window",
+)
 
 
 def _seconds(ms: int) -> int | float:
@@ -121,6 +137,9 @@ class Override:
     merge_bytes_rate_in_threshold: int | None = None
     merge_msg_rate_out_threshold: float | None = None
     merge_bytes_rate_out_threshold: int | None = None
+    # Our own, which Pulsar's class does not have: its clients pass over them.
+    rebucket_cooldown_seconds: int | None = None
+    rebucket_idle_window_seconds: int | None = None
 
     def encode(self) -> dict[str, Any]:
         """The JSON object, with the fields that are set."""
@@ -217,7 +236,7 @@ def _overlaid(policy: ScalePolicy, override: Override) -> ScalePolicy:
     for name in ("enabled", "max_segments", "min_segments", "max_dag_depth"):
         if (value := getattr(override, name)) is not None:
             changed[name] = value
-    for name in ("split_cooldown", "merge_cooldown", "merge_window"):
+    for name in TIMES:
         if (value := getattr(override, f"{name}_seconds")) is not None:
             changed[f"{name}_ms"] = value * 1000
     for kind in ("split", "merge"):
@@ -250,6 +269,8 @@ def problems(policy: ScalePolicy) -> list[str]:
         ("splitCooldownSeconds", policy.split_cooldown_ms),
         ("mergeCooldownSeconds", policy.merge_cooldown_ms),
         ("mergeWindowSeconds", policy.merge_window_ms),
+        ("rebucketCooldownSeconds", policy.rebucket_cooldown_ms),
+        ("rebucketIdleWindowSeconds", policy.rebucket_idle_window_ms),
         (DEPTH_WINDOW, policy.merge_depth_window_ms),
     ):
         if ms < 0:

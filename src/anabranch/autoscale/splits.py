@@ -1,6 +1,6 @@
 """The split pass: whether a segment should split, which one, and why not. Pure.
 
-Consumers go first: a subscription with more consumers than there are segments leaves some without work. Then load: a
+Consumers go first: a subscription with more consumers than the segments serve leaves some without work. Then load: a
 segment over any of its limits. The consumer rule splits the segment with the most incoming messages, since any split
 gives a consumer a segment. The load rule does not split a hot key again and again: where one child of a split kept
 nearly all of the heat, splitting it divides nothing, so each such split in a row doubles the wait before the next.
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from anabranch.autoscale.crowd import Crowd
 from anabranch.autoscale.load import IDLE, Load, describe_amount, describe_rate
 from anabranch.autoscale.policy import ScalePolicy
 from anabranch.autoscale.verdict import NoSplit, Observation, Split, counted, moment, percent, span
@@ -30,48 +31,44 @@ class NotSplit:
     because: str
     is_suppressed: bool = False
     look_again_ms: int | None = None
+    # Whether the split would serve more consumers. The halves of a segment have no more entry buckets than the whole,
+    # unless that has just one.
+    makes_room: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Crowd:
-    """The subscription with the most ordered consumers, and how many segments they need."""
+def split_for_consumers(seen: Observation, policy: ScalePolicy, crowd: Crowd) -> Split | NotSplit | None:
+    """The split that serves one consumer more; None if they have room, or can only get it by other means.
 
-    subscription: str = ""
-    consumers: int = 0
-    segments: int = 0
-
-    @staticmethod
-    def of(seen: Observation) -> Crowd:
-        if not seen.consumers:
-            return Crowd()
-        name, count = min(seen.consumers.items(), key=lambda item: (-item[1], item[0]))
-        return Crowd(name, count, -(-count // max(1, seen.consumers_per_segment)))
-
-    def __str__(self) -> str:
-        return f"subscription {self.subscription!r} has {counted(self.consumers, 'consumer')}"
+    Consumers that can share segments get a split only where it is worth its segments: the load of both halves would
+    keep them from being merged back.
+    """
+    if not crowd.is_short:
+        return None
+    wanted = _for_consumers(seen, policy, crowd)
+    return _braked(seen, policy, wanted) if isinstance(wanted, Split) else wanted
 
 
-def look_for_split(
-    seen: Observation, policy: ScalePolicy, crowd: Crowd, *, consumers_only: bool
-) -> Split | NotSplit:
+def split_for_load(seen: Observation, policy: ScalePolicy, crowd: Crowd) -> Split | NotSplit:
+    wanted = _for_load(seen, policy, crowd)
+    return _braked(seen, policy, wanted) if isinstance(wanted, Split) else wanted
+
+
+def no_split_wanted(seen: Observation, crowd: Crowd) -> NotSplit:
+    """The answer where load is not considered."""
+    return NotSplit(NoSplit.NOT_NEEDED, _few_consumers(crowd, len(seen.layout.active)))
+
+
+def _braked(seen: Observation, policy: ScalePolicy, wanted: Split) -> Split | NotSplit:
+    """The two brakes come last, so that each is named only when it alone stops a split."""
     active = seen.layout.active
-    wanted: Split | NotSplit | None = None
-    if crowd.segments > len(active):
-        wanted = _for_consumers(seen, policy, crowd)
-    if not isinstance(wanted, Split) and not consumers_only:
-        wanted = _for_load(seen, policy, crowd)
-    if wanted is None:
-        return NotSplit(NoSplit.NOT_NEEDED, _few_consumers(crowd, len(active)))
-    if isinstance(wanted, NotSplit):
-        return wanted
-    # The two brakes come last, so that each is named only when it alone stops a split.
     end_ms = seen.layout.last_split_ms + policy.split_cooldown_ms if seen.layout.last_split_ms else 0
     if seen.now_ms < end_ms:
         because = (
             f"{wanted.because}, but after the last split there is a cooldown of {span(policy.split_cooldown_ms)} "
             f"until {moment(end_ms)}"
         )
-        return NotSplit(NoSplit.COOLDOWN, because, look_again_ms=end_ms)
+        makes_room = seen.layout.segments[wanted.segment].bucket_count == 1
+        return NotSplit(NoSplit.COOLDOWN, because, look_again_ms=end_ms, makes_room=makes_room)
     if len(active) >= policy.max_segments:
         because = (
             f"{wanted.because}, but the topic has {counted(len(active), 'segment')} "
@@ -84,7 +81,9 @@ def look_for_split(
 def _few_consumers(crowd: Crowd, active: int) -> str:
     if not crowd.consumers:
         return "no subscription has ordered consumers"
-    return f"{counted(active, 'segment')} {'is' if active == 1 else 'are'} enough for consumers, as {crowd} at most"
+    room = f" with room for {crowd.served}" if crowd.served > active else ""
+    has = f"{counted(active, 'segment')}{room} {'is' if active == 1 else 'are'} enough for consumers"
+    return f"{has}, as {crowd} at most"
 
 
 # -- consumers
@@ -95,6 +94,13 @@ def _for_consumers(seen: Observation, policy: ScalePolicy, crowd: Crowd) -> Spli
     able = [s for s in active if s.range.start < s.range.end]
     if not able:
         return NotSplit(NoSplit.ONE_HASH, f"{crowd}, but every segment is down to a single hash")
+    if crowd.can_share:
+        able = [s for s in able if _is_worth(_load_of(seen, s), policy)]
+        if not able:
+            because = (
+                f"{crowd}, but no segment has twice the load of a merge limit: its halves would be merged"
+            )
+            return NotSplit(NoSplit.NOT_WORTH, because)
     load = seen.load
     busiest, most = able[0], -1.0
     for segment in able:
@@ -102,12 +108,18 @@ def _for_consumers(seen: Observation, policy: ScalePolicy, crowd: Crowd) -> Spli
         rate = report.load.msg_rate_in if report is not None else 0.0
         if rate > most or (rate == most and segment.id < busiest.id):
             busiest, most = segment, rate
-    room = "" if seen.consumers_per_segment <= 1 else f" for {seen.consumers_per_segment} consumers each"
+    room = f" with room for {counted(crowd.served, 'consumer')}" if crowd.served > len(active) else ""
     because = (
         f"{crowd} and the topic {counted(len(active), 'segment')}{room}; "
         f"segment {busiest.id} takes in the most, {describe_rate(0, most)}"
     )
     return Split(busiest.id, "consumers", because, _lopsided(seen, policy, busiest, _load_of(seen, busiest)))
+
+
+def _is_worth(load: Load, policy: ScalePolicy) -> bool:
+    """Whether each half of such a load is over a merge limit."""
+    half = Load(*(rate / 2 for rate in load.rates))
+    return not half.is_under_all(policy.merge)
 
 
 # -- load
@@ -168,7 +180,7 @@ def _first_free(
             soonest = soonest or stuck
             continue
         times = _lopsided(seen, policy, segment, load)
-        free_ms = _free_ms(policy, segment, times)
+        free_ms = _free_ms(seen, policy, segment, times)
         if seen.now_ms >= free_ms:
             return Split(segment.id, "load", over, times)
         because = (
@@ -191,24 +203,32 @@ def _in_a_row(times: int) -> str:
 def _lopsided(seen: Observation, policy: ScalePolicy, segment: Segment, load: Load) -> int:
     """The number of splits in a row, up to the one that made this segment, that left one child nearly all of the
     heat."""
-    if not _is_child_of_split(segment):
-        return segment.lopsided  # A merge does not change the keys of a segment, and does not wait for them.
+    if not _is_child_of_split(seen.layout, segment):
+        return (
+            segment.lopsided
+        )  # Neither a merge nor a rebucket changes the keys of a segment or waits for them.
     if _kept_nearly_all(seen, policy, segment, load):
         return min(segment.lopsided + 1, LOPSIDED_MAX)
     return 0
 
 
-def _free_ms(policy: ScalePolicy, segment: Segment, times: int) -> int:
+def _free_ms(seen: Observation, policy: ScalePolicy, segment: Segment, times: int) -> int:
     """The moment from which load may split the segment. A merged segment may split at once: a merge makes no hot
     key."""
-    if times == 0 or not _is_child_of_split(segment):
+    if times == 0 or not _is_child_of_split(seen.layout, segment):
         return 0
     return int(segment.created_ms + policy.split_cooldown_ms * 2**times)
 
 
-def _is_child_of_split(segment: Segment) -> bool:
-    """Decided by facts that survive pruning: the time of a merge is the last merge time of its child."""
+def _is_child_of_split(layout: SegmentLayout, segment: Segment) -> bool:
+    """Decided by facts that survive pruning: the time of a merge is the last merge time of its child.
+
+    A segment that replaced another for its number of buckets keeps what that one remembered. Once the other is pruned,
+    it counts as the child of a split whose sibling is not measured.
+    """
     if segment.created_epoch == 0 or len(segment.parents) > 1:
+        return False
+    if layout.has_replaced(segment):
         return False
     return not segment.merged_ms or segment.merged_ms[-1] != segment.created_ms
 

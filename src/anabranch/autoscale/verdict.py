@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, Literal
 
 from anabranch.autoscale.load import LoadReport
+from anabranch.model.buckets import ONE_BUCKET, BucketBudget
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import SegmentId
 
 Rule = Literal["consumers", "load"]
+BucketRule = Literal["consumers", "idle"]
 
 # The caps whose suppressions are counted.
 MAX_SEGMENTS: Final = "max_segments"
@@ -30,8 +32,14 @@ class Observation:
     # Consumers by subscription, STREAM and CHECKPOINT only. A consumer within its grace period counts.
     consumers: Mapping[str, int]
     now_ms: int
-    # How many ordered consumers one segment can serve.
-    consumers_per_segment: int = 1
+    # By subscription, the segments that its consumers can share, each with how many it serves: one for each entry
+    # bucket. Every other segment serves one consumer, as where entries are not stamped with their buckets, and every
+    # segment does if a member of the group knows no buckets.
+    capacity: Mapping[str, Mapping[SegmentId, int]] = field(default_factory=dict)
+    # What new segments get, and the most that one may have.
+    budget: BucketBudget = ONE_BUCKET
+    # When an ordered consumer last left for good, as far as the leader knows: not before it began to lead.
+    last_left_ms: int = 0
 
 
 class NoSplit(StrEnum):
@@ -43,6 +51,7 @@ class NoSplit(StrEnum):
     HOT_KEY = "hot_key"  # The segment's splits divided nothing; each wait is longer.
     COOLDOWN = "cooldown"
     MAX_SEGMENTS = "max_segments"
+    NOT_WORTH = "not_worth"  # Consumers need more room, but a split would be merged back.
 
 
 class NoMerge(StrEnum):
@@ -59,6 +68,18 @@ class NoMerge(StrEnum):
     WINDOW = "window"
     COOLDOWN = "cooldown"
     MAX_DEPTH = "max_depth"
+
+
+class NoRebucket(StrEnum):
+    """Why no segment got another number of entry buckets, as a label for counters."""
+
+    OFF = "off"
+    NOT_NEEDED = "not_needed"
+    NOT_SHARED = "not_shared"  # Consumers lack room, and no segment can be shared by them.
+    MAX_BUCKETS = "max_buckets"
+    COOLDOWN = "cooldown"
+    CONSUMERS = "consumers"  # Buckets beyond the topic's share are needed.
+    WINDOW = "window"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +103,17 @@ class Merge:
 
 
 @dataclass(frozen=True, slots=True)
+class Rebucket:
+    """A segment is replaced by one of the same range with that number of entry buckets."""
+
+    segment: SegmentId
+    buckets: int
+    rule: BucketRule
+    because: str
+    suppressed: frozenset[str] = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
 class Stay:
     because: str
     # The caps, among `MAX_SEGMENTS` and `MAX_DEPTH`, that alone stopped an action that was otherwise due.
@@ -91,9 +123,11 @@ class Stay:
     look_again_ms: int | None = None
     no_split: NoSplit = NoSplit.NOT_NEEDED
     no_merge: NoMerge = NoMerge.NOT_ASKED
+    no_rebucket: NoRebucket = NoRebucket.NOT_NEEDED
 
 
-Verdict = Split | Merge | Stay
+Reshape = Split | Merge | Rebucket
+Verdict = Reshape | Stay
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -1,4 +1,5 @@
-"""Splits and merges the scalable topics that this broker leads automatically: the shell around `autoscale.decide`.
+"""Splits, merges and rebuckets the scalable topics that this broker leads automatically: the shell around
+`autoscale.decide`.
 
 A topic is evaluated every interval, at once when a consumer joins or leaves (for the consumer rule alone), and again at
 the moment that a verdict names, such as a cooldown's end. Each topic has one evaluation at a time, and none while an
@@ -22,8 +23,10 @@ from anabranch.autoscale.decide import (
     MAX_SEGMENTS,
     Merge,
     NoMerge,
+    NoRebucket,
     Observation,
-    Split,
+    Rebucket,
+    Reshape,
     Stay,
     Verdict,
 )
@@ -37,6 +40,7 @@ from anabranch.controller.scaling import (
     Explanation,
     Figures,
     ScalePolicySource,
+    capacity_of,
     consumers_of,
     judged,
     named,
@@ -83,6 +87,9 @@ class _Led:
     load: dict[SegmentId, LoadReport] = field(default_factory=dict)
     is_load_stale: bool = True
     consumers: Mapping[str, int] = field(default_factory=dict)
+    # When a consumer last left for good. A new leader counts from its first evaluation.
+    left_ms: int = 0
+    has_left: bool = True
     # What was requested since the last evaluation: nothing, the consumer rule, everything.
     wants_look: bool = False
     wants_all: bool = False
@@ -91,6 +98,7 @@ class _Led:
     # Automatic operations, and those that only a cap has stopped.
     done: Counter[str] = field(default_factory=Counter)
     suppressed: Counter[str] = field(default_factory=Counter)
+    rebuckets: int = 0  # By hand, too.
     problems: tuple[str, ...] = ()
     # The facts of the last full evaluation that found nothing to do, kept while they stay the same; and its verdict.
     facts: tuple[object, ...] | None = None
@@ -211,6 +219,7 @@ class AutoScaler:
         # A consumer that came back within its grace period was counted all the time.
         consumers = consumers_of(controller)
         if consumers != led.consumers:
+            led.has_left |= any(consumers.get(name, 0) < count for name, count in led.consumers.items())
             led.consumers = consumers
             if self._listener is not None:
                 self._listener.consumers_changed(led.topic, consumers)
@@ -276,7 +285,7 @@ class AutoScaler:
                 continue  # Evaluated when the operation is over.
             led.is_looking = True
             verdict = await self._look_safely(led, now_ms)
-            if isinstance(verdict, Split | Merge):
+            if isinstance(verdict, Reshape):
                 self._spawn(self._work(led, verdict))
             else:
                 led.is_looking = False
@@ -291,7 +300,7 @@ class AutoScaler:
                     if not led.wants_look or led.controller.is_busy:
                         return
                     verdict = await self._look_safely(led)
-                if isinstance(verdict, Split | Merge):
+                if isinstance(verdict, Reshape):
                     await self._act(led, verdict)
                 verdict = None
         finally:
@@ -329,12 +338,15 @@ class AutoScaler:
         if led.controller.is_busy:
             led.want(everything=everything)
             return None
-        consumers = consumers_of(led.controller)
-        facts = (record.layout, load, consumers, resolved, found)
+        if led.has_left:
+            led.left_ms, led.has_left = now_ms, False
+        consumers, capacity = consumers_of(led.controller), capacity_of(led.controller)
+        facts = (record.layout, load, consumers, capacity, led.left_ms, resolved, found)
         if everything and led.stays is not None and led.facts == facts:
             self._note(led, led.stays, now_ms, everything=True)
             return led.stays
-        seen = Observation(record.layout, load, consumers, now_ms)
+        budget = led.controller.settings.buckets
+        seen = Observation(record.layout, load, consumers, now_ms, capacity, budget, led.left_ms)
         verdict = judged(seen, resolved.policy, found, everything=everything)
         led.facts = led.stays = None
         if everything and isinstance(verdict, Stay) and verdict.look_again_ms is None:
@@ -391,12 +403,14 @@ class AutoScaler:
         if everything and led.timer is not None:
             led.timer.cancel()
             led.timer = None
-        if not isinstance(verdict, Split) and verdict.suppressed:
+        if isinstance(verdict, Stay | Merge | Rebucket) and verdict.suppressed:
             led.suppressed.update(verdict.suppressed)
         if isinstance(verdict, Stay):
             self._count(led, "no_split", verdict.no_split.value)
             if verdict.no_merge is not NoMerge.NOT_ASKED:
                 self._count(led, "no_merge", verdict.no_merge.value)
+            if verdict.no_rebucket is not NoRebucket.NOT_NEEDED:
+                self._count(led, "no_rebucket", verdict.no_rebucket.value)
             led.decisions.add(verdict, now_ms)
             if verdict.look_again_ms is not None:
                 self._look_again_at(led, verdict.look_again_ms, now_ms)
@@ -422,7 +436,7 @@ class AutoScaler:
         led.want(everything=True)
         self._look_soon(led)
 
-    async def _act(self, led: _Led, verdict: Split | Merge) -> None:
+    async def _act(self, led: _Led, verdict: Reshape) -> None:
         operation, reason = named(verdict)
         now_ms = 0
         try:
@@ -439,25 +453,29 @@ class AutoScaler:
             return
         log.info("%s: automatic %s of %s: %s", led.topic, operation, segments_of(verdict), verdict.because)
         led.done[operation] += 1
+        led.rebuckets += isinstance(verdict, Rebucket)
         self._count(led, operation, reason)
         led.decisions.add(verdict, now_ms)
         # More may be due once the cooldown is over: the next evaluation finds out when.
         led.want(everything=True)
 
-    def reshaped(self, controller: TopicController, kind: PlanKind, segments: tuple[int, ...]) -> None:
-        """An operator has split or merged those segments. This is noted, and not counted as automatic."""
+    def reshaped(
+        self, controller: TopicController, kind: PlanKind, segments: tuple[int, ...], what: str = ""
+    ) -> None:
+        """An operator has split, merged or replaced those segments. This is noted, and not counted as automatic."""
         led = self._led_by(controller)
         if led is not None:
-            self._spawn(self._note_manual(led, kind, segments))
+            led.rebuckets += kind is PlanKind.REBUCKET
+            self._spawn(self._note_manual(led, kind, segments, what))
 
-    async def _note_manual(self, led: _Led, kind: PlanKind, segments: tuple[int, ...]) -> None:
+    async def _note_manual(self, led: _Led, kind: PlanKind, segments: tuple[int, ...], what: str) -> None:
         try:
             await led.decisions.read()
             now_ms = await self._metadata.now_ms()
         except AnabranchError as error:
             log.info("%s: noting a manual %s failed: %s", led.topic, kind.value, error)
             return
-        because = f"An operator asked for the {kind.value}"
+        because = f"An operator asked for the {kind.value}{what}"
         numbers = tuple(SegmentId(number) for number in segments)
         led.decisions.note(DecisionKind(kind.value), because, now_ms, numbers, "manual")
 
@@ -478,7 +496,15 @@ class AutoScaler:
         resolved, found = await self._resolved(led.topic, record)
         now_ms = await self._metadata.now_ms()
         load = await self._owned(led, record)
-        seen = Observation(record.layout, load, consumers_of(controller), now_ms)
+        seen = Observation(
+            record.layout,
+            load,
+            consumers_of(controller),
+            now_ms,
+            capacity_of(controller),
+            controller.settings.buckets,
+            now_ms if led.has_left else led.left_ms,
+        )
         verdict = judged(seen, resolved.policy, found)
         return Explanation(resolved, decisions, dict(led.load), found, verdict, now_ms)
 
@@ -508,6 +534,7 @@ class AutoScaler:
                     len(record.layout.active),
                     led.done["split"],
                     led.done["merge"],
+                    led.rebuckets,
                     led.suppressed[MAX_SEGMENTS],
                     led.suppressed[MAX_DEPTH],
                     led.problems,

@@ -15,7 +15,8 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Protocol, assert_never
+from types import MappingProxyType
+from typing import Any, Final, Protocol, assert_never
 
 from anabranch.controller.core import sessions as s
 from anabranch.controller.core.errors import NotLeader, OperationRefused, SegmentGone
@@ -33,6 +34,7 @@ from anabranch.model.segments import Segment, SegmentId
 
 log = logging.getLogger(__name__)
 
+NOTHING_SHARED: Final[Mapping[SegmentId, int]] = MappingProxyType({})
 STORE_RETRY_FIRST_S = 0.05
 STORE_RETRY_MAX_S = 2.0
 
@@ -95,6 +97,12 @@ class Coordinator:
     @property
     def is_idle(self) -> bool:
         return not self.group.sessions and self._pump is None and not self._events
+
+    @property
+    def capacity(self) -> Mapping[SegmentId, int]:
+        """The segments that the subscription's consumers can share, each with how many it serves. Every other segment
+        serves one consumer."""
+        return NOTHING_SHARED
 
     def close(self) -> None:
         self._is_closed = True

@@ -7,7 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from anabranch.autoscale.decide import Merge, NoMerge, NoSplit, Observation, Split, Stay, Verdict, decide
+from anabranch.autoscale.crowd import served
+from anabranch.autoscale.decide import (
+    NoMerge,
+    NoRebucket,
+    NoSplit,
+    Observation,
+    Rebucket,
+    Reshape,
+    Split,
+    Stay,
+    Verdict,
+    decide,
+)
 from anabranch.autoscale.decisions import Decision, DecisionHistory
 from anabranch.autoscale.load import LoadReport
 from anabranch.autoscale.policy import Resolved, ScalePolicy, problems
@@ -67,6 +79,7 @@ class Figures:
     active_segments: int
     auto_splits: int
     auto_merges: int
+    rebuckets: int  # Those by hand count too.
     split_suppressed_max_segments: int
     merge_suppressed_max_depth: int
     problems: tuple[str, ...]
@@ -90,9 +103,21 @@ def consumers_of(controller: TopicController) -> dict[str, int]:
     }
 
 
+def capacity_of(controller: TopicController) -> dict[str, Mapping[SegmentId, int]]:
+    """By subscription, the segments that its consumers can share, see `Observation.capacity`."""
+    return {
+        name: capacity
+        for name, coordinator in sorted(controller.coordinators.items())
+        if (capacity := coordinator.capacity)
+    }
+
+
 def wants_more(controller: TopicController, consumers: Mapping[str, int]) -> bool:
     record = record_of(controller)
-    return record is not None and max(consumers.values(), default=0) > len(record.layout.active)
+    if record is None:
+        return False
+    capacity = capacity_of(controller)
+    return any(count > served(record.layout, capacity.get(name, {})) for name, count in consumers.items())
 
 
 def judged(
@@ -101,19 +126,35 @@ def judged(
     """The verdict. `found` are the problems of the policy, including those of one that could not be read."""
     if found and not problems(policy):
         off = "Automatic split and merge is off, as the policy cannot be read"
-        return Stay(f"{off}: {'; '.join(found)}.", no_split=NoSplit.OFF, no_merge=NoMerge.OFF)
+        return Stay(
+            f"{off}: {'; '.join(found)}.",
+            no_split=NoSplit.OFF,
+            no_merge=NoMerge.OFF,
+            no_rebucket=NoRebucket.OFF,
+        )
     return decide(seen, policy, consumers_only=not everything)
 
 
-def named(verdict: Split | Merge) -> tuple[str, str]:
-    return ("split", verdict.rule) if isinstance(verdict, Split) else ("merge", "cold")
+def named(verdict: Reshape) -> tuple[str, str]:
+    """The operation and the rule that calls for it."""
+    match verdict:
+        case Split():
+            return "split", verdict.rule
+        case Rebucket():
+            return "rebucket", verdict.rule
+        case _:
+            return "merge", "cold"
 
 
-def segments_of(verdict: Split | Merge) -> tuple[SegmentId, ...]:
-    return (verdict.segment,) if isinstance(verdict, Split) else (verdict.one, verdict.other)
+def segments_of(verdict: Reshape) -> tuple[SegmentId, ...]:
+    return (verdict.segment,) if isinstance(verdict, Split | Rebucket) else (verdict.one, verdict.other)
 
 
-def request_for(ticket: e.Ticket, verdict: Split | Merge, now_ms: int, budget: BucketBudget) -> e.Request:
-    if isinstance(verdict, Split):
-        return e.SplitRequested(ticket, verdict.segment, now_ms, verdict.lopsided)
-    return e.MergeRequested(ticket, verdict.one, verdict.other, now_ms, budget)
+def request_for(ticket: e.Ticket, verdict: Reshape, now_ms: int, budget: BucketBudget) -> e.Request:
+    match verdict:
+        case Split():
+            return e.SplitRequested(ticket, verdict.segment, now_ms, verdict.lopsided)
+        case Rebucket():
+            return e.RebucketRequested(ticket, verdict.segment, verdict.buckets, now_ms)
+        case _:
+            return e.MergeRequested(ticket, verdict.one, verdict.other, now_ms, budget)

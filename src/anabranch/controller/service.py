@@ -52,7 +52,7 @@ from anabranch.model.scalable import (
     namespace_path,
     scalable_name,
 )
-from anabranch.model.segments import Segment, SegmentId
+from anabranch.model.segments import LayoutRefused, Segment, SegmentId
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class TopicStats:
 
 
 class ScalingPort(Protocol):
-    """The automatic scaler, notified of events that may cause a split or a merge. No call may wait."""
+    """The automatic scaler, notified of events that may cause a split, a merge or a rebucket. No call may wait."""
 
     def consumers_changed(self, controller: TopicController) -> None:
         """A consumer registered (new, or back again), or left for good."""
@@ -104,8 +104,10 @@ class ScalingPort(Protocol):
         """This broker does not lead the topic any more."""
         ...
 
-    def reshaped(self, controller: TopicController, kind: PlanKind, segments: tuple[int, ...]) -> None:
-        """Those segments have been split or merged on request."""
+    def reshaped(
+        self, controller: TopicController, kind: PlanKind, segments: tuple[int, ...], what: str = ""
+    ) -> None:
+        """Those segments have been split, merged or replaced on request. `what` completes the sentence that says so."""
         ...
 
 
@@ -413,6 +415,22 @@ class ScalableTopics:
         )
         if self.scaling is not None:
             self.scaling.reshaped(controller, PlanKind.MERGE, (one, other))
+        return layout
+
+    async def rebucket(self, topic: TopicName, segment: int, buckets: int) -> SegmentLayout:
+        """Replaces the segment by one of the same range with so many entry buckets; returns the new layout.
+        LayoutRefused if the segment cannot be replaced, or cannot have so many."""
+        most = self.settings.buckets.segment_max
+        if not 1 <= buckets <= most:
+            raise LayoutRefused(f"{buckets} entry buckets: a segment may have 1 to {most} here")
+        controller = await self.leading(topic)
+        now_ms = await self.metadata.now_ms()
+        layout = await controller.request(
+            lambda ticket: e.RebucketRequested(ticket, segment, buckets, now_ms)
+        )
+        if self.scaling is not None:
+            what = f" to {buckets} entry bucket{'' if buckets == 1 else 's'}"
+            self.scaling.reshaped(controller, PlanKind.REBUCKET, (segment,), what)
         return layout
 
     async def create_subscription(

@@ -169,6 +169,12 @@ class SegmentLayout:
                 waiting.extend(links(self.segments[at]))
         return frozenset(found)
 
+    def has_replaced(self, segment: Segment) -> bool:
+        """Whether the segment took the place of one of the same range, for another number of entry buckets. Not known
+        once that one is pruned."""
+        found = [self.segments[number] for number in segment.parents]
+        return len(found) == 1 and found[0].range == segment.range and not found[0].classic_topic
+
     def _known(self) -> str:
         return f"active are {', '.join(str(s.id) for s in self.active)}"
 
@@ -242,7 +248,9 @@ class SegmentLayout:
         if not 1 <= count <= buckets.BUCKETS_MAX:
             raise LayoutRefused(f"{count} entry buckets: a segment has 1 to {buckets.BUCKETS_MAX}")
         if count == parent.bucket_count:
-            raise LayoutRefused(f"segment {number} has {count} entry buckets already")
+            raise LayoutRefused(
+                f"segment {number} has {count} entry bucket{'' if count == 1 else 's'} already; give another number"
+            )
         epoch, child = self.epoch + 1, self.next_id
         changed = dict(self.segments)
         changed[parent.id] = parent.sealed(epoch, now_ms, (child,))

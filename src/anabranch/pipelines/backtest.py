@@ -31,8 +31,8 @@ DECISION: Final = (
 )
 SCHEMA: Final = (
     "topic string, number bigint, kind string, topic_class string, policy string, segment_hours double, "
-    "hot_minutes double, over_minutes double, splits bigint, merges bigint, flaps bigint, segments_max bigint, "
-    f"evaluations bigint, reports bigint, decisions array<{DECISION}>"
+    "hot_minutes double, over_minutes double, splits bigint, merges bigint, rebuckets bigint, flaps bigint, "
+    f"segments_max bigint, evaluations bigint, reports bigint, decisions array<{DECISION}>"
 )
 
 

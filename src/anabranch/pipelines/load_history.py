@@ -39,7 +39,7 @@ TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "decisions": (
         *("decision.topic", "at"),
         *(f"decision.{name}" for name in ("kind", "rule", "segments", "because", "no_split", "no_merge")),
-        *("decision.active", "decision.epoch", "broker"),
+        *("decision.no_rebucket", "decision.buckets", "decision.active", "decision.epoch", "broker"),
     ),
     "consumers": (
         *("consumers.topic", "at", "consumers.subscriptions"),

@@ -296,6 +296,7 @@ def run(
             report.virtual_s = world.loop.time() - 1000
             report.callbacks = world.loop.callbacks
             report.reshapings = world.reshapings
+            report.rebuckets = world.rebuckets
             report.sent, _, report.delivered = world.history.figures
             world.loop.close()
     return report

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from anabranch.autoscale.decide import Merge, Observation, Split, Stay, decide
+from anabranch.autoscale.decide import Merge, Observation, Rebucket, Split, Stay, decide
 from anabranch.autoscale.load import Load, LoadReport
 from anabranch.autoscale.policy import DEFAULT, ScalePolicy
+from anabranch.model.buckets import ONE_BUCKET, BucketBudget
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import SegmentId
 from unit.model.layouts import histories
@@ -46,14 +47,34 @@ def observe(
     *,
     now_ms: int = NOW,
     modified_ms: int = LONG_AGO,
-    per_segment: int = 1,
+    shared: bool = False,
+    budget: BucketBudget = ONE_BUCKET,
+    last_left_ms: int = LONG_AGO,
 ) -> Observation:
-    return Observation(layout, reports(loads or {}, modified_ms), consumers or {}, now_ms, per_segment)
+    """`shared`: all consumers know entry buckets, and all entries are stamped."""
+    found = consumers or {}
+    capacity = {name: buckets_of(layout) for name in found} if shared else {}
+    return Observation(
+        layout, reports(loads or {}, modified_ms), found, now_ms, capacity, budget, last_left_ms
+    )
+
+
+def buckets_of(layout: SegmentLayout) -> dict[SegmentId, int]:
+    """The capacity of segments that consumers can share."""
+    return {segment.id: segment.bucket_count for segment in layout.active}
 
 
 def the_split(seen: Observation, policy: ScalePolicy = DEFAULT, *, consumers_only: bool = False) -> Split:
     verdict = decide(seen, policy, consumers_only=consumers_only)
     assert isinstance(verdict, Split), verdict
+    return verdict
+
+
+def the_rebucket(
+    seen: Observation, policy: ScalePolicy = DEFAULT, *, consumers_only: bool = False
+) -> Rebucket:
+    verdict = decide(seen, policy, consumers_only=consumers_only)
+    assert isinstance(verdict, Rebucket), verdict
     return verdict
 
 
@@ -90,6 +111,8 @@ def policies(draw: st.DrawFn) -> ScalePolicy:
         split=draw(st.sampled_from([Load(100, 100, 100, 100), Load(11, 100, 250, 100)])),
         merge=draw(st.sampled_from([Load(10, 10, 10, 10), Load(10, 99, 5, 99), Load()])),
         merge_depth_window_ms=draw(st.sampled_from([0, 100, 1000])),
+        rebucket_cooldown_ms=draw(st.sampled_from([0, 20, 60])),
+        rebucket_idle_window_ms=draw(st.sampled_from([0, 100, 500])),
     )
 
 
@@ -100,7 +123,9 @@ def observations(draw: st.DrawFn) -> Observation:
         for segment in layout.active:
             counted = replace(segment, lopsided=draw(st.integers(0, 3)))
             layout = replace(layout, segments={**layout.segments, segment.id: counted})
-    now_ms = max(layout.last_split_ms, layout.last_merge_ms) + draw(st.integers(0, 700))
+    now_ms = max(layout.last_split_ms, layout.last_merge_ms, layout.last_rebucket_ms) + draw(
+        st.integers(0, 700)
+    )
     # Four rates of each segment must be low for a merge, so half of the topics are quiet ones.
     kind, most = draw(st.sampled_from([(loads, 9), (quiet_loads, 1), (quiet_loads | loads, 2)]))
     load = {
@@ -109,4 +134,10 @@ def observations(draw: st.DrawFn) -> Observation:
         if draw(st.integers(0, 5))
     }
     consumers = draw(st.dictionaries(st.sampled_from("abc"), st.integers(0, most), max_size=3))
-    return Observation(layout, load, consumers, now_ms, draw(st.integers(1, 3)))
+    # Members of some groups know entry buckets, and some segments are not stamped.
+    capacity = {
+        name: {s.id: s.bucket_count for s in layout.active if draw(st.integers(0, 3))}
+        for name in draw(st.sets(st.sampled_from("abc")))
+    }
+    budget = BucketBudget(draw(st.sampled_from([1, 4, 6])), draw(st.sampled_from([1, 3, 8, 1024])))
+    return Observation(layout, load, consumers, now_ms, capacity, budget, draw(st.integers(0, now_ms)))

@@ -13,13 +13,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from anabranch.autoscale.decide import Merge, Observation, Split, Stay, decide
+from anabranch.autoscale.decide import Merge, Observation, Rebucket, Reshape, Split, Stay, decide
 from anabranch.autoscale.load import IDLE, Load, LoadReport
 from anabranch.autoscale.policy import DEFAULT, ScalePolicy
 from anabranch.autoscale.reporting import should_write
+from anabranch.model.buckets import ONE_BUCKET, BucketBudget
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import HASH_MAX, HashRange, Segment, SegmentId
-from unit.autoscale.facts import MINUTE, NOW, SECOND
+from unit.autoscale.facts import MINUTE, NOW, SECOND, buckets_of
 
 
 class Keys:
@@ -46,12 +47,16 @@ EVEN = Keys.even()
 @dataclass(frozen=True, slots=True)
 class Action:
     at_ms: int
-    verdict: Split | Merge
-    span: HashRange  # Split, or merged from two.
+    verdict: Reshape
+    span: HashRange  # Split, replaced, or merged from two.
 
     @property
     def is_split(self) -> bool:
         return isinstance(self.verdict, Split)
+
+    @property
+    def is_merge(self) -> bool:
+        return isinstance(self.verdict, Merge)
 
 
 @dataclass
@@ -66,6 +71,10 @@ class Plant:
     step_ms: int = 10 * SECOND
     tick_ms: int = MINUTE
     prunes: bool = True
+    # Whether consumers know entry buckets, and what a topic has of those.
+    shares: bool = False
+    budget: BucketBudget = ONE_BUCKET
+    left_ms: int = NOW
     now_ms: int = NOW
     actions: list[Action] = field(default_factory=list)
     counts: list[tuple[int, int]] = field(default_factory=list)  # When, and how many segments since then.
@@ -136,7 +145,11 @@ class Plant:
             self.suppressed += bool(self.last and self.last.suppressed)
             return
         self._has_news = False
-        verdict = decide(Observation(self.layout, self.records, self.consumers, self.now_ms), self.policy)
+        capacity = dict.fromkeys(self.consumers, buckets_of(self.layout)) if self.shares else {}
+        seen = Observation(
+            self.layout, self.records, self.consumers, self.now_ms, capacity, self.budget, self.left_ms
+        )
+        verdict = decide(seen, self.policy)
         if isinstance(verdict, Stay):
             self.last, self._look_again_ms = verdict, verdict.look_again_ms
             self.suppressed += bool(verdict.suppressed)
@@ -145,8 +158,11 @@ class Plant:
         if isinstance(verdict, Split):
             self.layout = before.split(verdict.segment, self.now_ms, verdict.lopsided)
             span = before.segments[verdict.segment].range
+        elif isinstance(verdict, Rebucket):
+            self.layout = before.rebucket(verdict.segment, verdict.buckets, self.now_ms)
+            span = before.segments[verdict.segment].range
         else:
-            self.layout = before.merge(verdict.one, verdict.other, self.now_ms)
+            self.layout = before.merge(verdict.one, verdict.other, self.now_ms, self.budget)
             span = before.segments[verdict.one].range.joined(before.segments[verdict.other].range)
         self.actions.append(Action(self.now_ms, verdict, span))
         self.counts.append((self.now_ms, len(self.layout.active)))
@@ -179,7 +195,18 @@ class Plant:
 
     @property
     def merges(self) -> list[int]:
-        return [action.at_ms for action in self.actions if not action.is_split]
+        return [action.at_ms for action in self.actions if action.is_merge]
+
+    @property
+    def rebuckets(self) -> list[Action]:
+        return [action for action in self.actions if isinstance(action.verdict, Rebucket)]
+
+    def attend(self, consumers: Mapping[str, int]) -> Plant:
+        """Consumers have joined or left."""
+        if any(consumers.get(name, 0) < count for name, count in self.consumers.items()):
+            self.left_ms = self.now_ms
+        self.consumers, self._has_news = consumers, True
+        return self
 
     def most_within(self, span_ms: int) -> int:
         """The most actions within any such span."""

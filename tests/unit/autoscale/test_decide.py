@@ -10,9 +10,19 @@ from typing import TypeVar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.autoscale.decide import Merge, Observation, Split, Stay, Verdict, decide
+from anabranch.autoscale.decide import (
+    Merge,
+    Observation,
+    Rebucket,
+    Reshape,
+    Split,
+    Stay,
+    Verdict,
+    decide,
+)
 from anabranch.autoscale.load import LoadReport
 from anabranch.autoscale.policy import ScalePolicy, problems
+from anabranch.model.buckets import BucketBudget
 from anabranch.model.layout import SegmentLayout
 from unit.autoscale.facts import observations, policies
 
@@ -20,10 +30,14 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-def apply(layout: SegmentLayout, verdict: Split | Merge, now_ms: int) -> SegmentLayout:
-    if isinstance(verdict, Split):
-        return layout.split(verdict.segment, now_ms, verdict.lopsided)
-    return layout.merge(verdict.one, verdict.other, now_ms)
+def apply(layout: SegmentLayout, verdict: Reshape, now_ms: int, budget: BucketBudget) -> SegmentLayout:
+    match verdict:
+        case Split():
+            return layout.split(verdict.segment, now_ms, verdict.lopsided)
+        case Rebucket():
+            return layout.rebucket(verdict.segment, verdict.buckets, now_ms)
+        case _:
+            return layout.merge(verdict.one, verdict.other, now_ms, budget)
 
 
 def what(verdict: Verdict) -> object:
@@ -50,7 +64,9 @@ def test_the_order_in_which_facts_come_changes_nothing(
         shuffled(seen.load, chance),
         shuffled(seen.consumers, chance),
         seen.now_ms,
-        seen.consumers_per_segment,
+        {name: shuffled(found, chance) for name, found in shuffled(seen.capacity, chance).items()},
+        seen.budget,
+        seen.last_left_ms,
     )
     assert decide(again, policy, consumers_only=consumers_only) == decide(
         seen, policy, consumers_only=consumers_only
@@ -65,7 +81,7 @@ def test_what_is_decided_is_allowed_by_the_layout_and_by_the_caps(
     assert verdict.because
     if isinstance(verdict, Stay):
         return
-    after = apply(seen.layout, verdict, seen.now_ms)
+    after = apply(seen.layout, verdict, seen.now_ms, seen.budget)
     after.check()
     if isinstance(verdict, Split):
         assert len(after.active) <= policy.max_segments
@@ -73,6 +89,12 @@ def test_what_is_decided_is_allowed_by_the_layout_and_by_the_caps(
             seen.now_ms - seen.layout.last_split_ms >= policy.split_cooldown_ms
             or not seen.layout.last_split_ms
         )
+    elif isinstance(verdict, Rebucket):
+        assert not (consumers_only and verdict.rule == "idle")
+        assert verdict.buckets >= 1
+        before = seen.layout.segments[verdict.segment].bucket_count
+        assert (verdict.buckets > before) == (verdict.rule == "consumers")
+        assert verdict.buckets <= max(seen.budget.segment_max, before)
     else:
         assert not consumers_only
         assert len(after.active) >= policy.min_segments
@@ -114,11 +136,18 @@ def test_what_was_just_merged_is_not_due_for_a_split(seen: Observation, policy: 
     verdict = decide(seen, policy)
     if not isinstance(verdict, Merge):
         return
-    layout = apply(seen.layout, verdict, seen.now_ms)
+    layout = apply(seen.layout, verdict, seen.now_ms, seen.budget)
     child = next(s for s in layout.active if s.created_epoch == layout.epoch)
+    capacity = {
+        name: {**found, child.id: child.bucket_count}
+        if {verdict.one, verdict.other} <= found.keys()
+        else found
+        for name, found in seen.capacity.items()
+    }
     both = seen.load[verdict.one].load + seen.load[verdict.other].load
     load = {**seen.load, child.id: LoadReport(both, seen.now_ms)}
-    after = decide(replace(seen, layout=layout, load=load), policy)
+    after = decide(replace(seen, layout=layout, load=load, capacity=capacity), policy)
+    assert not isinstance(after, Rebucket) or after.rule != "consumers"
     assert not isinstance(after, Split) or after.segment != child.id
     assert not isinstance(after, Split) or after.rule != "consumers"
 

@@ -9,6 +9,7 @@ import pytest
 from anabranch.autoscale.decide import NoMerge, Observation, Split, Stay, decide
 from anabranch.autoscale.load import Load, LoadReport
 from anabranch.autoscale.policy import DEFAULT
+from anabranch.model.buckets import BucketBudget
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import MERGE_TIMES_MAX
 from unit.autoscale.facts import (
@@ -18,6 +19,7 @@ from unit.autoscale.facts import (
     MINUTE,
     NOW,
     SECOND,
+    buckets_of,
     observe,
     seg,
     segments,
@@ -149,9 +151,36 @@ def test_what_a_merge_leaves_is_never_too_little_for_the_consumer_rule() -> None
 
 
 def test_segments_that_serve_several_consumers_need_fewer_of_them() -> None:
-    seen = observe(segments(4), dict.fromkeys(range(4), 0.0), {"orders": 6}, per_segment=2)
+    layout = SegmentLayout.initial(4, LONG_AGO, budget=BucketBudget(8))
+    seen = observe(layout, dict.fromkeys(range(4), 0.0), {"orders": 6}, shared=True)
     the_merge(seen)
     assert the_stay(replace(seen, consumers={"orders": 7})).no_merge is NoMerge.CONSUMERS
+
+
+def test_the_floor_for_consumers_is_the_room_after_the_merge() -> None:
+    """A merged segment has the topic's share of entry buckets, or what demand has added to one of its parents."""
+    layout = SegmentLayout.initial(4, LONG_AGO, budget=BucketBudget(8))
+    budget = BucketBudget(12)  # The share of three segments is four buckets, so nothing is lost by a merge.
+    seen = observe(layout, dict.fromkeys(range(4), 0.0), {"orders": 8}, shared=True)
+    assert the_stay(seen).no_merge is NoMerge.CONSUMERS
+    the_merge(replace(seen, budget=budget))
+
+
+def test_a_pair_whose_buckets_are_needed_stays_while_another_is_merged() -> None:
+    layout = SegmentLayout.initial(4, LONG_AGO).rebucket(0, 8, LONG_AGO).rebucket(1, 8, LONG_AGO)
+    seen = observe(layout, {n: 0.0 for n in (2, 3, 4, 5)}, {"orders": 17}, shared=True)
+    assert {s.id: s.bucket_count for s in layout.active} == {4: 8, 5: 8, 2: 1, 3: 1}
+    merge = the_merge(seen)
+    assert {merge.one, merge.other} != {4, 5}
+    assert the_stay(replace(seen, consumers={"orders": 18})).no_merge is NoMerge.CONSUMERS
+
+
+def test_one_subscription_that_cannot_share_keeps_its_segments() -> None:
+    layout = SegmentLayout.initial(2, LONG_AGO, budget=BucketBudget(8))
+    seen = observe(layout, {0: 0.0, 1: 0.0}, {"new": 1, "old": 2})
+    shares = replace(seen, capacity={"new": buckets_of(layout)}, budget=BucketBudget(8))
+    assert the_stay(shares).no_merge is NoMerge.CONSUMERS
+    the_merge(replace(shares, consumers={"new": 8, "old": 1}))
 
 
 # -- which of several

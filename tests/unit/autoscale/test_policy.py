@@ -63,6 +63,8 @@ def test_the_defaults_are_those_of_the_specification() -> None:
         "splitCooldownSeconds": 60,
         "mergeCooldownSeconds": 300,
         "mergeWindowSeconds": 300,
+        "rebucketCooldownSeconds": 60,
+        "rebucketIdleWindowSeconds": 1_800,
         "splitMsgRateInThreshold": 10_000,
         "splitBytesRateInThreshold": 50_000_000,
         "splitMsgRateOutThreshold": 50_000,
@@ -82,8 +84,14 @@ def test_the_defaults_have_no_problem() -> None:
 # -- JSON
 
 
-def test_the_fields_are_exactly_those_of_the_java_class() -> None:
-    assert list(FIELDS) == JAVA_FIELDS
+def test_the_fields_are_those_of_the_java_class_and_after_them_two_of_our_own() -> None:
+    assert list(FIELDS) == [*JAVA_FIELDS, "rebucketCooldownSeconds", "rebucketIdleWindowSeconds"]
+
+
+def test_a_policy_recorded_before_there_were_rebuckets_has_their_defaults() -> None:
+    recorded = DEFAULT.to_json()
+    del recorded["rebucketCooldownSeconds"], recorded["rebucketIdleWindowSeconds"]
+    assert ScalePolicy.of_json(recorded) == DEFAULT
 
 
 @given(overrides())

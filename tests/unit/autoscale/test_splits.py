@@ -10,6 +10,7 @@ from anabranch.autoscale.decide import NoSplit, Observation, Split, decide
 from anabranch.autoscale.load import Load
 from anabranch.autoscale.policy import DEFAULT
 from anabranch.autoscale.splits import LOPSIDED_MAX
+from anabranch.model.buckets import BucketBudget
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import HashRange, Segment
 from unit.autoscale.facts import (
@@ -69,7 +70,8 @@ def test_consumers_go_before_load() -> None:
 
 @pytest.mark.parametrize(("consumers", "splits"), [(4, False), (5, True), (6, True)])
 def test_a_segment_that_serves_more_ordered_consumers_is_split_later(consumers: int, splits: bool) -> None:
-    seen = observe(segments(2), {}, {"orders": consumers}, per_segment=2)
+    layout = SegmentLayout.initial(2, LONG_AGO, budget=BucketBudget(4))
+    seen = observe(layout, {0: 3_000.0, 1: 2_500.0}, {"orders": consumers}, shared=True)
     assert isinstance(decide(seen, DEFAULT), Split) is splits
 
 

@@ -237,6 +237,10 @@ class BrokerConfig(BalancerConfig, frozen=True, kw_only=True, rename=spelled, fo
     scalable_topic_merge_cooldown: float = 300.0
     # How long a segment must have been cold before it is merged.
     scalable_topic_merge_window: float = 300.0
+    # Between two changes of the number of entry buckets of segments, and how long consumers must not have needed the
+    # buckets beyond the budget before they are given back.
+    scalable_topic_rebucket_cooldown: float = 60.0
+    scalable_topic_rebucket_idle_window: float = 1_800.0
     # One rate above its threshold splits a segment; only a segment with all four below theirs is merged.
     scalable_topic_split_msg_rate_in_threshold: float = 10_000.0
     scalable_topic_split_bytes_rate_in_threshold: float = 50_000_000.0
@@ -337,6 +341,8 @@ _DURATIONS = (
     "scalableTopicSplitCooldown",
     "scalableTopicMergeCooldown",
     "scalableTopicMergeWindow",
+    "scalableTopicRebucketCooldown",
+    "scalableTopicRebucketIdleWindow",
     "scalableTopicLoadReportInterval",
     "scalableTopicLoadReportWindow",
     "loadHistoryRetention",

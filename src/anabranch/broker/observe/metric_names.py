@@ -227,6 +227,9 @@ _SCALABLE: Final = {
     "pulsar_scalable_topic_merge_suppressed_max_depth_total": _counter(
         "Suppressed merges: too many merges in their past"
     ),
+    "anabranch_scalable_topic_rebuckets_total": _counter(
+        "Segments replaced by one with another number of entry buckets"
+    ),
     "anabranch_scalable_topic_policy_invalid": _gauge("1 for a topic whose policy contradicts itself"),
     "anabranch_scalable_unstamped_entries_total": _counter(
         "Entries published to segments with several entry buckets that were in no single one of them"

@@ -350,6 +350,7 @@ async def _add_scalable(page: Page, cluster: str, broker: MeasuredBroker) -> Non
             "pulsar_scalable_topic_auto_merges_total": topic.auto_merges,
             "pulsar_scalable_topic_split_suppressed_max_segments_total": topic.split_suppressed_max_segments,
             "pulsar_scalable_topic_merge_suppressed_max_depth_total": topic.merge_suppressed_max_depth,
+            "anabranch_scalable_topic_rebuckets_total": topic.rebuckets,
             # Topics that are not scaled because their policy contradicts itself.
             "anabranch_scalable_topic_policy_invalid": int(bool(topic.problems)),
             "anabranch_scalable_segment_drain_mode": topic.draining,

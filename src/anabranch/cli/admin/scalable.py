@@ -1,4 +1,4 @@
-"""`anabranch topics` on scalable topics: create, split, merge, migrate, show, explain, delete."""
+"""`anabranch topics` on scalable topics: create, split, merge, rebucket, migrate, show, explain, delete."""
 
 from __future__ import annotations
 
@@ -39,6 +39,10 @@ def run(arguments: argparse.Namespace, topic: TopicName) -> int:
             return 0
         case "merge":
             call(url, "POST", f"{path}/merge/{arguments.segment}/{arguments.other}")
+            _show_layout(call(url, "GET", path), arguments.segment, arguments)
+            return 0
+        case "rebucket":
+            call(url, "POST", f"{path}/rebucket/{arguments.segment}?buckets={arguments.buckets}")
             _show_layout(call(url, "GET", path), arguments.segment, arguments)
             return 0
         case "stats":

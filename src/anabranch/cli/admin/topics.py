@@ -18,7 +18,7 @@ from anabranch.cli.render import topic as topic_view
 from anabranch.cli.render.answers import View, show
 from anabranch.model.names import Domain, NamespaceName, TopicName
 
-SCALABLE_ONLY = frozenset({"split", "merge", "watch", "explain", "migrate"})
+SCALABLE_ONLY = frozenset({"split", "merge", "rebucket", "watch", "explain", "migrate"})
 # Actions that are one request: its method, and the end of its path.
 SIMPLE = {
     "subscriptions": ("GET", "subscriptions"),

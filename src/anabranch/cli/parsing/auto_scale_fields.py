@@ -60,6 +60,14 @@ FIELDS: Final = (
     CommandField(
         "mergeWindowSeconds", FieldKind.TIME, "how long two neighbours must be cold before they are merged"
     ),
+    CommandField(
+        "rebucketCooldownSeconds", FieldKind.TIME, "between two changes of the number of entry buckets"
+    ),
+    CommandField(
+        "rebucketIdleWindowSeconds",
+        FieldKind.TIME,
+        "how long no consumer must have needed added entry buckets before they are given back",
+    ),
     *_thresholds("split", "over which a segment is split"),
     *_thresholds("merge", "under which a segment is cold"),
 )

@@ -50,6 +50,12 @@ def declare_backtest(parser: argparse.ArgumentParser) -> None:
         help='more of them: JSON, {"small": {"maxSegments": 16}, …}, or TOML if *.toml',
     )
     how.add_argument(
+        "--buckets",
+        type=int,
+        metavar="T",
+        help="consumers share segments by entry buckets, of which a topic has T in all (default: a segment serves one)",
+    )
+    how.add_argument(
         "--cost",
         action="append",
         default=[],

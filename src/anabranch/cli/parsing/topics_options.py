@@ -118,6 +118,16 @@ def _scalable_actions(action: Callable[[str, str], argparse.ArgumentParser]) -> 
     merge = action("merge", "merge two neighbouring active segments of a scalable topic into one")
     merge.add_argument("segment", type=int, help="id of the one")
     merge.add_argument("other", type=int, help="id of the other")
+    rebucket = action(
+        "rebucket",
+        "replace an active segment of a scalable topic by one of the same range with another number of entry buckets",
+    )
+    rebucket.add_argument("segment", type=int, help="its id, as `stats` shows it")
+    rebucket.add_argument(
+        "buckets",
+        type=int,
+        help="its number of entry buckets: so many consumers can share it",
+    )
     migrate = action("migrate", "make a scalable topic of a classic one, with its messages and subscriptions")
     migrate.add_argument(
         "--force", action="store_true", help="also while clients of classic topics are connected to it"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from anabranch.autoscale.policy import ScalePolicy
 from anabranch.cli.parsing.options import UsageError, pairs
 from anabranch.cli.pipelines.backtest_policies import policies, recorded_names
+from anabranch.model.buckets import BucketBudget
 from anabranch.pipelines.backtest import (
     BacktestPlan,
     columns_of,
@@ -28,7 +29,7 @@ from anabranch.pipelines.backtest import (
 from anabranch.pipelines.load_history import Recorded, read_history
 from anabranch.pipelines.replay.load_history_schema import trace_of
 from anabranch.pipelines.replay.outcomes import Summary, Weights, front, recommend
-from anabranch.pipelines.replay.replay import replay
+from anabranch.pipelines.replay.replay import Timing, replay
 from anabranch.pipelines.replay.report import Example, Told, report
 from anabranch.pipelines.replay.synthetic import Fleet, make
 from anabranch.pipelines.replay.trace import STEP_MS, BadTrace, Trace
@@ -43,7 +44,7 @@ EXAMPLES: Final = 4
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command. All invalid options are refused before Spark is started."""
-    plan = BacktestPlan(policies(arguments.policy, arguments.policies))
+    plan = BacktestPlan(policies(arguments.policy, arguments.policies), _timing(arguments.buckets))
     live = recorded_names(arguments.policy)
     if live and arguments.history is None:
         raise UsageError(f"--policy {live[0]}:recorded is that of the brokers of --history; give that too")
@@ -73,6 +74,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _timing(buckets: int | None) -> Timing:
+    if buckets is not None and buckets < 1:
+        raise UsageError(f"--buckets {buckets}: a topic has at least 1")
+    return Timing(buckets=None if buckets is None else BucketBudget(buckets))
+
+
 def _settled(plan: BacktestPlan, live: list[str], history: Recorded | None) -> BacktestPlan:
     """The plan with the brokers' settings that the history recorded."""
     if history is None:
@@ -84,7 +91,8 @@ def _settled(plan: BacktestPlan, live: list[str], history: Recorded | None) -> B
                 f"--policy {name}:recorded: this history does not say what policy its brokers had"
             )
         known[name] = history.policy
-    return replace(plan, policies=known, timing=history.timing or plan.timing)
+    timing = replace(history.timing or plan.timing, buckets=plan.timing.buckets)
+    return replace(plan, policies=known, timing=timing)
 
 
 def _is_here(place: str) -> bool:
@@ -259,13 +267,24 @@ def show(found: Summary, weights: Weights, known: Mapping[str, ScalePolicy]) -> 
 
     console = Console()
     table = Table(title="Policies", title_justify="left")
-    for name in ("policy", "segment h", "overload min", "splits", "merges", "flaps", "cost", "front"):
+    for name in (
+        "policy",
+        "segment h",
+        "overload min",
+        "splits",
+        "merges",
+        "rebuckets",
+        "flaps",
+        "cost",
+        "front",
+    ):
         table.add_column(name, justify="left" if name == "policy" else "right")
     by_policy = found.by_policy
     best = front(by_policy)
     for name in known:
         one = by_policy[name]
-        figures = (one.segment_hours, one.over_minutes, one.splits, one.merges, one.flaps, weights.cost(one))
+        operations = (one.splits, one.merges, one.rebuckets, one.flaps)
+        figures = (one.segment_hours, one.over_minutes, *operations, weights.cost(one))
         table.add_row(name, *(f"{value:,.0f}" for value in figures), "yes" if name in best else "")
     console.print(table)
     table = Table(title="Which policy for which topics", title_justify="left")

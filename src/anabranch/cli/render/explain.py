@@ -1,4 +1,4 @@
-"""Why a scalable topic did or did not split or merge, as a story. Pure: REST's answer in, lines out.
+"""Why a scalable topic was or was not split, merged or rebucketed, as a story. Pure: REST's answer in, lines out.
 
 First comes the present state, then the last hour from its start on, then the figures for the next decision. Times are
 in the reader's zone, also within the broker's sentences.
@@ -26,6 +26,7 @@ _WHY: Final = {
     "consumers": "for consumers",
     "load": "for its load",
     "cold": "as both were cold",
+    "idle": "as nobody needed its entry buckets",
     "manual": "by hand",
 }
 
@@ -144,6 +145,9 @@ def _now(found: Explained, clock: Clock) -> list[str]:
         case "merge":
             pair = " and ".join(map(str, now["segments"]))
             return ["Now", f"{INDENT}\tAbout to merge segments {pair}: {clock.within(now['because'])}."]
+        case "rebucket":
+            number = ids(now["segments"])
+            return ["Now", f"{INDENT}\tAbout to replace segment {number}: {clock.within(now['because'])}."]
     title = "Now"
     if (standing := _standing(found)) is not None:
         looks = "one look" if standing["times"] == 1 else f"{standing['times']:,} looks"
@@ -160,8 +164,8 @@ def _standing(found: Explained) -> dict[str, Any] | None:
 
 
 def _sentences(text: str) -> Iterable[str]:
-    """The reason for no split and that for no merge, which stand on lines of their own."""
-    return re.split(r"(?<=\.) (?=No merge: )", text)
+    """The reasons for no split, no merge and no rebucket, which stand on lines of their own."""
+    return re.split(r"(?<=\.) (?=No (?:merge|rebucket): )", text)
 
 
 def _past(found: Explained, clock: Clock, *, is_all: bool) -> list[str]:
@@ -186,7 +190,12 @@ def _past(found: Explained, clock: Clock, *, is_all: bool) -> list[str]:
 def _tally(decisions: list[dict[str, Any]]) -> str:
     kinds = [d["kind"] for d in decisions]
     parts = []
-    for kind, plural in (("split", "splits"), ("merge", "merges"), ("failed", "failures")):
+    for kind, plural in (
+        ("split", "splits"),
+        ("merge", "merges"),
+        ("rebucket", "rebuckets"),
+        ("failed", "failures"),
+    ):
         if count := kinds.count(kind):
             parts.append(f"{count} {plural if count > 1 else plural[:-1]}")
     return ", ".join(parts) or "no split, no merge"
@@ -205,6 +214,8 @@ def sentence(decision: dict[str, Any], found: Explained) -> str:
             done = f"Split segment {ids(parents)}{_into(parents, found)} {why}"
         case "merge":
             done = f"Merged segments {' and '.join(map(str, parents))}{_into(parents, found)} {why}"
+        case "rebucket":
+            done = f"Replaced segment {ids(parents)}{_into(parents, found, 'by')} {why}"
         case "failed":
             done = "Failed"
         case _:
@@ -213,9 +224,9 @@ def sentence(decision: dict[str, Any], found: Explained) -> str:
     return f"{done}: {because}." if because else f"{done}."
 
 
-def _into(parents: list[int], found: Explained) -> str:
+def _into(parents: list[int], found: Explained, word: str = "into") -> str:
     children = found["segments"].get(str(parents[0]), {}).get("childIds", ()) if parents else ()
-    return f" into {' and '.join(map(str, children))}" if children else ""
+    return f" {word} {' and '.join(map(str, children))}" if children else ""
 
 
 def _figures(found: Explained, clock: Clock) -> list[str]:

@@ -27,6 +27,7 @@ SUMMED: Final = (
     "over_minutes",
     "splits",
     "merges",
+    "rebuckets",
     "flaps",
     "evaluations",
     "reports",
@@ -44,10 +45,15 @@ class PolicyOutcome:
     over_minutes: float = 0.0
     splits: int = 0
     merges: int = 0
+    rebuckets: int = 0
     flaps: int = 0
     segments_max: int = 0
     evaluations: int = 0
     reports: int = 0
+
+    @property
+    def operations(self) -> int:
+        return self.splits + self.merges + self.rebuckets
 
 
 def outcome(trace: Trace, replayed: Replayed, own: Load, shared: Load = SPLIT_OVER) -> PolicyOutcome:
@@ -60,6 +66,7 @@ def outcome(trace: Trace, replayed: Replayed, own: Load, shared: Load = SPLIT_OV
         over_minutes=over,
         splits=kinds.count("split"),
         merges=kinds.count("merge"),
+        rebuckets=kinds.count("rebucket"),
         flaps=flaps(replayed.decisions),
         segments_max=max([trace.segments, *(decided.active for decided in replayed.decisions)]),
         evaluations=replayed.evaluations,
@@ -95,15 +102,19 @@ def _rates(trace: Trace, span: HashRange, first: int, past: int) -> np.typing.ND
 
 
 def flaps(decisions: Iterable[ReplayedReshape], within_ms: int = FLAP_WITHIN_MS) -> int:
-    """Operations that undo another one of the hour before: the split of a range that a merge has made, or a merge of
-    the two halves that a split has made."""
-    last: dict[HashRange, ReplayedReshape] = {}
+    """Operations that undo another one of the hour before: the split of a range that a merge has made, a merge of the
+    two halves that a split has made, or a rebucket that takes back what another gave."""
+    last: dict[tuple[HashRange, bool], ReplayedReshape] = {}
     count = 0
     for decided in decisions:
-        before = last.get(decided.span)
-        if before is not None and before.kind != decided.kind:
+        of_buckets = decided.kind == "rebucket"
+        before = last.get((decided.span, of_buckets))
+        is_undone = before is not None and (
+            before.rule != decided.rule if of_buckets else before.kind != decided.kind
+        )
+        if before is not None and is_undone:
             count += decided.at_ms - before.at_ms <= within_ms
-        last[decided.span] = decided
+        last[decided.span, of_buckets] = decided
     return count
 
 
@@ -176,14 +187,14 @@ class Weights:
         return (
             self.segment_hour * one.segment_hours
             + self.over_minute * one.over_minutes
-            + self.operation * (one.splits + one.merges)
+            + self.operation * one.operations
             + self.flap * one.flaps
         )
 
 
 def objectives(one: PolicyOutcome) -> tuple[float, float, float]:
     """The figures to minimise: segment-hours, minutes of overload, operations."""
-    return one.segment_hours, one.over_minutes, float(one.splits + one.merges)
+    return one.segment_hours, one.over_minutes, float(one.operations)
 
 
 def front(outcomes: Mapping[str, PolicyOutcome]) -> list[str]:

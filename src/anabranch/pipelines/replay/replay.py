@@ -1,7 +1,7 @@
 """Replays a topic's trace under a policy: the decisions that a live broker would make, event by event. Pure.
 
-The decisions come from live code: `autoscale.decide`, `should_write` and the layout's own split and merge. Only the
-shell around it is replayed. Owners measure their segments at every sample and report changes; the leader evaluates at
+The decisions come from live code: `autoscale.decide`, `should_write` and the layout's own operations. Only the shell
+around it is replayed. Owners measure their segments at every sample and report changes; the leader evaluates at
 each tick, at the moment that its last verdict named, at once when consumers join or leave, and after an operation. At
 the same moment, consumers come first, then evaluations, then samples: on a live broker the timer of an evaluation is
 older than that of a sample, and a report takes a moment to be written.
@@ -16,17 +16,18 @@ from __future__ import annotations
 
 import heapq
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
-from anabranch.autoscale.decide import Merge, Observation, Split, Stay, Verdict, decide
+from anabranch.autoscale.decide import Observation, Rebucket, Reshape, Split, Stay, Verdict, decide
 from anabranch.autoscale.load import Load, LoadReport
 from anabranch.autoscale.policy import ScalePolicy, check
 from anabranch.autoscale.reporting import QUIET_SHARE, should_write
+from anabranch.model.buckets import ONE_BUCKET, BucketBudget
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import HashRange, SegmentId
 from anabranch.pipelines.replay.trace import BadTrace, Consumers, Floats, Trace
@@ -48,18 +49,20 @@ class Timing:
     change: float = 0.25  # How much a load must change to be reported.
     collect_ms: int = 10_000  # How often sealed segments are checked for removal,
     kept_ms: int | None = 60_000  # … and the age at which they are removed. None keeps them for ever.
+    # The entry buckets of topics, if consumers share segments by these; None: a segment serves one consumer.
+    buckets: BucketBudget | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedReshape:
-    """A split or a merge."""
+    """A split, a merge or a rebucket."""
 
     at_ms: int
-    kind: str  # "split" or "merge"
+    kind: str  # "split", "merge" or "rebucket"
     segments: tuple[int, ...]
     rule: str
     because: str
-    span: HashRange  # The range that was split, or merged from two.
+    span: HashRange  # The range that was split or replaced, or merged from two.
     active: int  # The number of segments from then on.
 
 
@@ -93,15 +96,21 @@ def replay(trace: Trace, policy: ScalePolicy, timing: Timing | None = None) -> R
     return _Replay(trace, policy, timing).run()
 
 
-def act(layout: SegmentLayout, verdict: Split | Merge, now_ms: int) -> tuple[SegmentLayout, ReplayedReshape]:
+def act(
+    layout: SegmentLayout, verdict: Reshape, now_ms: int, budget: BucketBudget
+) -> tuple[SegmentLayout, ReplayedReshape]:
     """The layout after the operation, and the operation."""
     segments = layout.segments
     if isinstance(verdict, Split):
         after = layout.split(verdict.segment, now_ms, verdict.lopsided)
         numbers: tuple[int, ...] = (verdict.segment,)
         kind, rule, span = "split", str(verdict.rule), segments[verdict.segment].range
+    elif isinstance(verdict, Rebucket):
+        after = layout.rebucket(verdict.segment, verdict.buckets, now_ms)
+        numbers = (verdict.segment,)
+        kind, rule, span = "rebucket", str(verdict.rule), segments[verdict.segment].range
     else:
-        after = layout.merge(verdict.one, verdict.other, now_ms)
+        after = layout.merge(verdict.one, verdict.other, now_ms, budget)
         numbers = (verdict.one, verdict.other)
         kind, rule = "merge", "cold"
         span = segments[verdict.one].range.joined(segments[verdict.other].range)
@@ -122,10 +131,33 @@ def pruned(layout: SegmentLayout, now_ms: int, start_ms: int, timing: Timing) ->
     return layout.prune(old) if old else layout
 
 
-def first_layout(trace: Trace) -> SegmentLayout:
-    layout = SegmentLayout.initial(trace.segments, trace.start_ms)
+def first_layout(trace: Trace, timing: Timing) -> SegmentLayout:
+    budget = timing.buckets or ONE_BUCKET
+    layout = SegmentLayout.initial(trace.segments, trace.start_ms, budget=budget)
     # Readers of removed segments need these records; a replay has no readers, and they cost time.
     return SegmentLayout(layout.epoch, layout.next_id, layout.segments, gone=None)
+
+
+def observed(
+    layout: SegmentLayout,
+    load: Mapping[SegmentId, LoadReport],
+    consumers: Consumers,
+    now_ms: int,
+    timing: Timing,
+    last_left_ms: int,
+) -> Observation:
+    """What the leader would see."""
+    if timing.buckets is None:
+        return Observation(layout, load, consumers, now_ms, last_left_ms=last_left_ms)
+    capacity = {segment.id: segment.bucket_count for segment in layout.active}
+    return Observation(
+        layout, load, consumers, now_ms, dict.fromkeys(consumers, capacity), timing.buckets, last_left_ms
+    )
+
+
+def has_left(before: Consumers, after: Consumers) -> bool:
+    """Whether a consumer of any subscription has left."""
+    return any(after.get(name, 0) < count for name, count in before.items())
 
 
 class PolicyLimits:
@@ -187,8 +219,10 @@ class _Replay:
     def __init__(self, trace: Trace, policy: ScalePolicy, timing: Timing) -> None:
         self.trace, self.policy, self.timing = trace, policy, timing
         self.limits = PolicyLimits(policy, timing.change)
-        self.layout = first_layout(trace)
+        self.layout = first_layout(trace, timing)
+        self.budget = timing.buckets or ONE_BUCKET
         self.consumers: Consumers = {}
+        self.left_ms = trace.start_ms  # When a consumer last left.
         self.owners: dict[SegmentId, _Owner] = {}
         self.records: dict[SegmentId, LoadReport] = {}
         self.hot: set[SegmentId] = set()  # By their records: over a split limit,
@@ -270,6 +304,8 @@ class _Replay:
         _, consumers = self.changes.pop()
         if consumers == self.consumers:
             return
+        if has_left(self.consumers, consumers):
+            self.left_ms = now_ms
         self.consumers = consumers
         self._disturb(self._ticks_until(now_ms - 1))
         verdict = self._decide(now_ms, consumers_only=True)
@@ -311,10 +347,15 @@ class _Replay:
     def _is_quiet(self) -> bool:
         """Whether `decide` could only answer to stay, at any time."""
         active = self.layout.active
-        crowd = max(self.consumers.values(), default=0)
-        if crowd > len(active) or self.hot:
+        crowd, buckets = max(self.consumers.values(), default=0), 0
+        if self.timing.buckets is not None:
+            buckets = sum(segment.bucket_count for segment in active)
+            if self.layout.last_rebucket_ms and buckets > max(self.budget.total, len(active)):
+                return False  # Some may be given back.
+        if crowd > max(buckets, len(active)) or self.hot:
             return False
-        if len(active) <= max(crowd, self.policy.min_segments) or len(self.cold) < 2:
+        least = self.policy.min_segments if buckets else max(crowd, self.policy.min_segments)
+        if len(active) <= least or len(self.cold) < 2:
             return True
         cold = self.cold
         return not any(one.id in cold and other.id in cold for one, other in pairwise(active))
@@ -322,11 +363,11 @@ class _Replay:
     def _decide(self, now_ms: int, *, consumers_only: bool = False) -> Verdict:
         self.evaluations += 1
         self.layout = pruned(self.layout, now_ms, self.trace.start_ms, self.timing)
-        seen = Observation(self.layout, self.records, self.consumers, now_ms)
+        seen = observed(self.layout, self.records, self.consumers, now_ms, self.timing, self.left_ms)
         return decide(seen, self.policy, consumers_only=consumers_only)
 
-    def _act(self, verdict: Split | Merge, now_ms: int) -> None:
-        self.layout, decided = act(self.layout, verdict, now_ms)
+    def _act(self, verdict: Reshape, now_ms: int) -> None:
+        self.layout, decided = act(self.layout, verdict, now_ms, self.budget)
         self.decisions.append(decided)
         for number in decided.segments:
             gone = SegmentId(number)

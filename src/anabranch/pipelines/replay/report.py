@@ -86,14 +86,16 @@ def _policies(told: Told, by_policy: Mapping[str, PolicyOutcome], best: Sequence
                 f"{one.hot_minutes:,.0f}",
                 f"{one.splits:,}",
                 f"{one.merges:,}",
+                f"{one.rebuckets:,}",
                 f"{one.flaps:,}",
                 f"{one.segments_max:,}",
                 f"<b>{cost:,.0f}</b>" if cost == least else f"{cost:,.0f}",
                 "yes" if name in best else "no",
             ]
         )
-    head = ("Policy", "Segment-hours", "Overloaded, min", "Over own limit, min", "Splits", "Merges", "Flaps")
-    return "<h2>Policies</h2>" + _table([*head, "Most segments", "Cost", "On the front"], rows)
+    head = ("Policy", "Segment-hours", "Overloaded, min", "Over own limit, min", "Splits", "Merges")
+    rest = ("Rebuckets", "Flaps", "Most segments", "Cost", "On the front")
+    return "<h2>Policies</h2>" + _table([*head, *rest], rows)
 
 
 def differences(policy: ScalePolicy) -> str:
@@ -113,7 +115,7 @@ def _trade(by_policy: Mapping[str, PolicyOutcome], best: Sequence[str]) -> str:
     return (
         "<h2>Fewer segments, or less overload</h2>"
         "<p>The line joins the policies that no other beats: whatever has less of the one has more of the other, or "
-        f"needs more splits and merges for it.</p>{drawn}"
+        f"needs more operations for it.</p>{drawn}"
     )
 
 
@@ -122,7 +124,7 @@ def _costs(by_policy: Mapping[str, PolicyOutcome], weights: Weights) -> str:
         name: {
             "segments": weights.segment_hour * one.segment_hours,
             "overload": weights.over_minute * one.over_minutes,
-            "splits and merges": weights.operation * (one.splits + one.merges),
+            "operations": weights.operation * one.operations,
             "flaps": weights.flap * one.flaps,
         }
         for name, one in by_policy.items()
@@ -186,9 +188,9 @@ def _meaning(weights: Weights) -> str:
         "that are the same for all policies; by what flowed in each sample, without any average.</li>"
         "<li><b>Over own limit</b>: the same, against the split limits of the policy itself.</li>"
         "<li><b>Flap</b>: an operation that undoes another of the hour before: the split of a range that a merge has "
-        "made, or a merge of the two halves that a split has made.</li>"
+        "made, a merge of the two halves that a split has made, or a rebucket that takes back what another gave.</li>"
         f"<li><b>Cost</b>: {weights.segment_hour:g} for a segment-hour, {weights.over_minute:g} for an overloaded "
-        f"minute, {weights.operation:g} for a split or a merge, {weights.flap:g} more for a flap.</li>"
+        f"minute, {weights.operation:g} for a split, a merge or a rebucket, {weights.flap:g} more for a flap.</li>"
         "<li><b>Front</b>: the policies to which no other is better in one of segment-hours, overloaded minutes and "
         "operations, and as good in the others.</li>"
         "<li><b>Classes</b>: by the load that a topic exceeds in 1 % of the time, in segments of what one can take: "

@@ -11,11 +11,14 @@ from anabranch.broker.broker import Broker
 from anabranch.broker.hidden_writes.records import WriteRecords
 from anabranch.broker.scalable.owner.segments import SegmentOwner
 from anabranch.controller.ports import SegmentStatus
+from anabranch.controller.records import Records
 from anabranch.metadata.port import Versioned
 from anabranch.model.hidden_writes import Fate, WriteBatch, WriteRecord
 from anabranch.model.names import TopicName
 from anabranch.model.position import Incarnation, LedgerId
+from anabranch.model.scalable import ScalableTopic
 from anabranch.model.segments import Segment
+from anabranch.simulation.core.replan import with_other_buckets
 from anabranch.simulation.machine.disk import SlowLog
 from anabranch.simulation.machine.store import Store
 from anabranch.storage.port import LedgerState, LiveLedger
@@ -35,6 +38,7 @@ class Sabotage(Enum):
     OBEY_FORMER_RUN = "a broker acts on states of bundles that name an earlier start of it"
     CUT_FIRST = "a split changes the boundaries before its children are in the channel"
     ACT_BEFORE_STORED = "a broker acts on its own changes of bundles before they are stored"
+    REPLAN_N = "a leader that resumes a rebucket chooses another number of entry buckets than was planned"
     LEAVE_ORPHANS = "the leader leaves bundles of brokers that are gone as they are"
 
 
@@ -72,6 +76,15 @@ class LyingOwner(SegmentOwner):
             return told
         cursors = {name: replace(c, is_drained=told.is_sealed) for name, c in told.subscriptions.items()}
         return replace(told, subscriptions=cursors)
+
+
+class ReplanningRecords(Records):
+    async def topic(self, topic: TopicName, *, fresh: bool = False) -> tuple[ScalableTopic, int] | None:
+        found = await super().topic(topic, fresh=fresh)
+        if found is None or found[0].plan is None:
+            return found
+        record, version = found
+        return replace(record, plan=with_other_buckets(record, found[0].plan)), version
 
 
 class Generous(WriteRecord):
@@ -142,6 +155,9 @@ def corrupt(broker: Broker, sabotage: frozenset[Sabotage]) -> None:
     if Sabotage.SHOW_LOSERS in sabotage:
         generous = GenerousRecords(broker.metadata, broker.config.hidden_writes_lease_ms)
         setattr(broker.write_records, "get", generous.get)  # noqa: B010
+    if Sabotage.REPLAN_N in sabotage:
+        assert broker.scalable is not None
+        setattr(broker.scalable.records, "topic", ReplanningRecords(broker.metadata).topic)  # noqa: B010
     liar = LyingOwner(broker, sabotage)
     for verb in ("create", "seal", "status"):
         setattr(broker.segment_owner, verb, getattr(liar, verb))

@@ -17,8 +17,9 @@ from anabranch.controller.core.errors import SegmentGone, SegmentRefused, Segmen
 from anabranch.controller.core.group import ConsumerGroup
 from anabranch.controller.core.operations import ControlledTopic, Seeking, SubscribeStep, Unsubscribing
 from anabranch.controller.core.step import resume, step
-from anabranch.model.scalable import ConsumerRecord, SubscriptionKind, SubscriptionRecord
+from anabranch.model.scalable import ConsumerRecord, ScalableTopic, SubscriptionKind, SubscriptionRecord
 from anabranch.model.segments import Segment, SegmentId
+from anabranch.simulation.core.replan import with_other_buckets
 from anabranch.simulation.core.world import CoreSabotage, CoreWorld, StoreDown, Turns
 
 Performing = Generator[None, None, e.Event | None]
@@ -88,7 +89,7 @@ class Leader:
         yield
         if world.topic is None:
             return
-        state, effects = resume(ControlledTopic(world.topic, world.version))
+        state, effects = resume(ControlledTopic(self._taken_up(world.topic), world.version))
         self.inbox.appendleft(e.RepairRequested())
         self.look_at_subscriptions()
         for name, kind in NAMES.items():
@@ -115,6 +116,13 @@ class Leader:
                     self.is_idle = True
                     yield
                     yield from self._ask_about_drained()
+
+    def _taken_up(self, topic: ScalableTopic) -> ScalableTopic:
+        """The record that the leader begins with."""
+        plan = topic.plan
+        if CoreSabotage.REPLAN_N not in self.world.sabotage or plan is None:
+            return topic
+        return replace(topic, plan=with_other_buckets(topic, plan))
 
     def _is_behind(self, state: ControlledTopic) -> bool:
         world = self.world

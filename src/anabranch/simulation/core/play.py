@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from anabranch.controller.core import events as e
 from anabranch.controller.core.errors import SegmentRefused, SegmentUnavailable
+from anabranch.model.buckets import ONE_BUCKET, BucketBudget
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.scalable import InitialPosition, ScalableTopic, SubscriptionKind
 from anabranch.simulation.core.clients import CoreReader, direct_subscriber, producer, queue_reader
@@ -22,6 +23,7 @@ LEADERS_MAX = 3
 ACTIVE_MAX = 6
 HOSTILE_TURNS = 1500
 QUIET_TURNS_MAX = 60_000
+BUCKETS = (1, 2, 4, 7)
 
 
 @dataclass
@@ -34,6 +36,7 @@ class CorePlay:
     requests: dict[int, e.Request] = field(default_factory=dict)
     tickets: int = 0
     leaders_made: int = 0
+    budget: BucketBudget = ONE_BUCKET
 
     def run(self) -> None:
         world, chance = self.world, self.world.chance
@@ -96,7 +99,8 @@ class CorePlay:
     def _found_topic(self) -> None:
         world = self.world
         world.generations += 1
-        layout = SegmentLayout.initial(world.chance.choice((1, 2, 3)), 1)
+        self.budget = BucketBudget(world.chance.choice(BUCKETS))
+        layout = SegmentLayout.initial(world.chance.choice((1, 2, 3)), 1, budget=self.budget)
         world.create_topic(ScalableTopic(layout, world.generations))
         world.note(f"topic {world.generations} made")
 
@@ -125,13 +129,13 @@ class CorePlay:
         chance, ticket = self.world.chance, self.tickets
         active = topic.layout.active
         name = chance.choice(list(NAMES))
-        match chance.choices(range(7), (6, 5, 5, 3, 1, 6, 0.25))[0]:
+        match chance.choices(range(8), (6, 5, 5, 3, 1, 6, 0.25, 3))[0]:
             case 0:
                 number = chance.choice(active).id
                 return e.SplitRequested(ticket, number, 1) if len(active) < ACTIVE_MAX else None
             case 1 if len(active) > 1:
                 at = chance.randrange(len(active) - 1)
-                return e.MergeRequested(ticket, active[at].id, active[at + 1].id, 1)
+                return e.MergeRequested(ticket, active[at].id, active[at + 1].id, 1, self.budget)
             case 2:
                 initial = chance.choice(list(InitialPosition))
                 return e.SubscriptionRequested(ticket, name, NAMES[name], initial)
@@ -143,6 +147,8 @@ class CorePlay:
                 return self._expired(topic, leader)
             case 6:
                 return e.DeletionRequested(ticket)
+            case 7:
+                return e.RebucketRequested(ticket, chance.choice(active).id, chance.choice(BUCKETS), 1)
             case _:
                 return None
 

@@ -45,6 +45,7 @@ class CoreSabotage(Enum):
     HAND_OUT_EARLY = "a segment is handed out while its parents have entries left"
     OWNER_BELIEVES = "owners do what they are told without reading the record"
     COLLECT_UNREAD = "sealed segments are collected although a subscription has not read them"
+    REPLAN_N = "a leader that resumes a rebucket chooses another number of entry buckets than was planned"
     FORGET_MARK = "a subscription is deleted without marking its record first"
 
 
@@ -397,6 +398,8 @@ class CoreWorld:
             raise self.broken(f"the layout went back from epoch {old.layout.epoch} to {topic.layout.epoch}")
         if topic.layout.epoch == old.layout.epoch or topic.is_deleting:
             return
+        if old.plan is not None and topic.layout != old.plan.result:
+            raise self.broken(f"plan {old.plan.id} was stored, and something else was published")
         for segment in topic.layout.active:
             if segment.id in old.layout.segments:
                 continue  # Its creation may have been interrupted; it is completed when it is next used.

@@ -1,8 +1,8 @@
 """The laws that must hold in the store at every moment, checked at each change.
 
-A visible layout covers every hash once; epochs of a topic only rise; a segment shown as sealed has been sealed in its
-own log's record; a child shown as active has a log, and every subscription with a live record that is open on its
-parent is open on it too.
+A visible layout covers every hash once; epochs of a topic only rise; what was planned is what is published; a segment
+shown as sealed has been sealed in its own log's record; a child shown as active has a log, and every subscription with
+a live record that is open on its parent is open on it too.
 """
 
 from __future__ import annotations
@@ -66,6 +66,8 @@ class Laws:
             raise Unlawful("a plan was replaced by another before it was finished")
         if record.layout.epoch == last.layout.epoch or record.is_deleting:
             return
+        if last.plan is not None and record.layout != last.plan.result:
+            raise Unlawful(f"plan {last.plan.id} was stored, and something else was published")
         for segment in record.layout.segments.values():
             before = last.layout.segments.get(segment.id)
             if before is None:

@@ -20,7 +20,7 @@ from anabranch.client.producing.batching import Batching
 from anabranch.controller.core.errors import NotLeader, SubscriptionMissing
 from anabranch.errors import AnabranchError
 from anabranch.model.scalable import InitialPosition, SubscriptionKind
-from anabranch.model.segments import SegmentId
+from anabranch.model.segments import Segment, SegmentId
 from anabranch.simulation.machine.loop import context_of
 from anabranch.simulation.machine.store import void
 from anabranch.simulation.world.history import History, HistoryPlace, Sent
@@ -31,6 +31,7 @@ T = TypeVar("T")
 KEYS: Final = tuple(f"key-{n}" for n in range(7))
 IN_FLIGHT: Final = 10
 ACTIVE_MAX: Final = 6
+BUCKETS: Final = (1, 2, 4, 7)
 ASK_MAX_S: Final = 12.0
 CLOSING_MAX_S: Final = 60.0
 EXPECTED: Final = (AnabranchError, TimeoutError, OSError)
@@ -247,7 +248,7 @@ async def ask(world: World, call: Callable[[Broker], Awaitable[T]]) -> T:
 
 
 async def reshape(world: World) -> None:
-    """Splits and merges at random."""
+    """Splits, merges and rebuckets at random."""
     while not world.is_calm:
         await asyncio.sleep(world.chance.expovariate(1 / 0.6))
         if not world.is_calm:
@@ -259,6 +260,9 @@ async def reshape_once(world: World) -> None:
     if record is None:
         return
     active = record.layout.active
+    if chance.random() < 0.2:
+        await rebucket_one(world, chance.choice(active))
+        return
     if len(active) < ACTIVE_MAX and (len(active) == 1 or chance.random() < 0.55):
         await split_one(world, chance.choice(active).id)
         return
@@ -271,6 +275,19 @@ async def reshape_once(world: World) -> None:
         world.note(f"reshaping failed: {error}")
     else:
         world.reshapings += 1
+        world.note(f"done, epoch {layout.epoch}")
+
+
+async def rebucket_one(world: World, segment: Segment) -> None:
+    buckets = world.chance.choice([n for n in BUCKETS if n != segment.bucket_count])
+    world.note(f"rebucket of {segment.id} to {buckets} is asked for")
+    try:
+        layout = await ask(world, lambda b: world.service(b).rebucket(NAME, segment.id, buckets))
+    except EXPECTED as error:
+        world.note(f"reshaping failed: {error}")
+    else:
+        world.reshapings += 1
+        world.rebuckets += 1
         world.note(f"done, epoch {layout.epoch}")
 
 

@@ -46,6 +46,7 @@ class Report:
     sent: int = 0
     delivered: int = 0
     reshapings: int = 0
+    rebuckets: int = 0
     faults: int = 0
 
     @property
@@ -54,8 +55,8 @@ class Report:
 
     def __str__(self) -> str:
         figures = (
-            f"seed {self.seed}: {self.sent} sent, {self.delivered} delivered, {self.reshapings} splits and merges, "
-            f"{self.faults} faults in {self.virtual_s:.0f} s"
+            f"seed {self.seed}: {self.sent} sent, {self.delivered} delivered, {self.reshapings} splits, merges "
+            f"and rebuckets, {self.faults} faults in {self.virtual_s:.0f} s"
         )
         if self.is_good:
             return figures
@@ -116,6 +117,7 @@ class World:
             )
         self.is_calm = False
         self.reshapings = 0
+        self.rebuckets = 0
         self.extra: dict[str, SubscriptionKind] = {}  # Those of the changing subscriptions that exist now.
         self.doubtful: set[str] = set()
         self.gone: set[str] = set()

@@ -37,6 +37,8 @@ EVERYTHING: dict[str, Any] = {
     "mergeBytesRateInThreshold": 2_000_000,
     "mergeMsgRateOutThreshold": 400.0,
     "mergeBytesRateOutThreshold": 4_000_000,
+    "rebucketCooldownSeconds": 45,
+    "rebucketIdleWindowSeconds": 600,
 }
 DEFAULTS: dict[str, Any] = {
     "enabled": True,
@@ -54,6 +56,8 @@ DEFAULTS: dict[str, Any] = {
     "mergeBytesRateInThreshold": 5_000_000,
     "mergeMsgRateOutThreshold": 5000.0,
     "mergeBytesRateOutThreshold": 25_000_000,
+    "rebucketCooldownSeconds": 60,
+    "rebucketIdleWindowSeconds": 1800,
 }
 EITHER = pytest.mark.parametrize("path", [POLICY, NS_POLICY])
 

@@ -12,6 +12,7 @@ from anabranch.controller.core import events as e
 from anabranch.controller.core.errors import SegmentRefused, SegmentUnavailable
 from anabranch.controller.core.operations import ControlledTopic
 from anabranch.controller.core.step import resume, step
+from anabranch.model.buckets import ONE_BUCKET, BucketBudget
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.scalable import (
     InitialPosition,
@@ -34,11 +35,15 @@ class Script:
     version: int = 0
     tickets: int = 0
     last: e.Effect | None = None
+    budget: BucketBudget = ONE_BUCKET
 
     def play(self, line: str) -> list[str]:
         word, *rest = line.split()
         if word == "topic":
-            self.state = ControlledTopic(ScalableTopic(SegmentLayout.initial(int(rest[0]), NOW_MS), 7), 0)
+            # The second number is the topic's budget of entry buckets.
+            self.budget = BucketBudget(int(rest[1])) if len(rest) > 1 else ONE_BUCKET
+            layout = SegmentLayout.initial(int(rest[0]), NOW_MS, budget=self.budget)
+            self.state = ControlledTopic(ScalableTopic(layout, 7), 0)
             return []
         if word == "classic":
             layout = SegmentLayout.synthetic(rest, NOW_MS)
@@ -56,7 +61,8 @@ class Script:
     def _event(self, word: str, rest: list[str]) -> e.Event:
         requests: dict[str, Callable[[int], e.Request]] = {
             "split": lambda t: e.SplitRequested(t, int(rest[0]), NOW_MS),
-            "merge": lambda t: e.MergeRequested(t, int(rest[0]), int(rest[1]), NOW_MS),
+            "merge": lambda t: e.MergeRequested(t, int(rest[0]), int(rest[1]), NOW_MS, self.budget),
+            "rebucket": lambda t: e.RebucketRequested(t, int(rest[0]), int(rest[1]), NOW_MS),
             "subscribe": lambda t: e.SubscriptionRequested(
                 t, rest[0], SubscriptionKind(rest[1]), InitialPosition(rest[2])
             ),
@@ -108,8 +114,14 @@ class Script:
             case ["planned", "split", number]:
                 result = topic.layout.split(int(number), NOW_MS)
                 return topic.planned(ReshapePlan(PlanKind.SPLIT, (SegmentId(int(number)),), result))
+            case ["planned", "rebucket", number, buckets]:
+                result = topic.layout.rebucket(int(number), int(buckets), NOW_MS)
+                return topic.planned(ReshapePlan(PlanKind.REBUCKET, (SegmentId(int(number)),), result))
             case ["published"]:
                 return topic.published()
+            case ["rebucket", number, buckets]:
+                planned = self._elsewhere(["planned", "rebucket", number, buckets])
+                return planned.published()
             case ["split", number]:
                 planned = self._elsewhere(["planned", "split", number])
                 return planned.published()
@@ -131,7 +143,12 @@ def _subscription(text: str) -> SubscriptionRecord:
 
 
 def _segments(segments: tuple[Segment, ...]) -> str:
-    return ",".join(f"{s.id}[{s.range}]" for s in segments)
+    return ",".join(f"{s.id}[{s.range}{_buckets(s)}]" for s in segments)
+
+
+def _buckets(segment: Segment) -> str:
+    """The number of entry buckets, where there are several."""
+    return f" x{segment.bucket_count}" if segment.bucket_count > 1 else ""
 
 
 def render(effect: e.Effect) -> str:

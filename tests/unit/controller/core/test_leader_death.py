@@ -170,9 +170,23 @@ def test_split_publishes_what_was_planned_with_every_cursor_in_place() -> None:
     assert [a for a in made.answers if isinstance(a, e.Answer)] == [e.Answer(1, made.topic.layout)]
 
 
+def test_a_rebucket_publishes_one_child_with_the_asked_buckets_and_every_cursor_in_place() -> None:
+    made = world(2)
+    made.lead(e.RebucketRequested(1, 0, 8, NOW_MS))
+    assert made.topic is not None
+    before = SegmentLayout.initial(2, NOW_MS)
+    assert made.topic.layout == before.rebucket(0, 8, NOW_MS)
+    assert made.segments[SegmentId(0)].is_sealed
+    assert made.segments[SegmentId(2)] == Log(cursors={"billing", "audit"})
+    child = made.topic.layout.segment(2)
+    assert (child.bucket_count, child.range) == (8, before.segment(0).range)
+    assert len(made.topic.layout.active) == 2
+
+
 OPERATIONS: dict[str, tuple[Callable[..., World], tuple[int, ...], e.Request | None, int]] = {
     "split": (world, (2,), e.SplitRequested(1, 0, NOW_MS), 6),
     "merge": (world, (2,), e.MergeRequested(1, 1, 0, NOW_MS), 7),
+    "rebucket": (world, (2,), e.RebucketRequested(1, 0, 8, NOW_MS), 6),
     "migrate": (migrating, (), None, 6),
     "collect": (split_once, (), e.SegmentsExpired((SegmentId(0),), 1), 4),
     "delete": (world, (2,), e.DeletionRequested(1), 4),
@@ -217,6 +231,13 @@ def test_merge_completes_whichever_effect_the_leader_dies_after(crash_after: int
 
 
 @pytest.mark.parametrize("crash_after", range(6))
+def test_rebucketing_completes_with_the_planned_buckets_whichever_effect_the_leader_dies_after(
+    crash_after: int,
+) -> None:
+    _check_death("rebucket", crash_after)
+
+
+@pytest.mark.parametrize("crash_after", range(6))
 def test_migration_completes_whichever_effect_the_leader_dies_after(crash_after: int) -> None:
     _check_death("migrate", crash_after)
 
@@ -236,13 +257,18 @@ def test_unsubscribing_completes_whichever_effect_the_leader_dies_after(crash_af
     _check_death("unsubscribe", crash_after)
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [e.SplitRequested(1, 0, NOW_MS), e.RebucketRequested(1, 0, 4, NOW_MS)],
+    ids=["split", "rebucket"],
+)
 @pytest.mark.parametrize("crash_after", range(6))
-def test_a_deposed_leader_that_goes_on_late_changes_nothing(crash_after: int) -> None:
+def test_a_deposed_leader_that_goes_on_late_changes_nothing(crash_after: int, request_: e.Request) -> None:
     """It performs what it was about to do once the next leader is done, and gets no further."""
     made = world(2)
     made.dies_after = crash_after
     state, effects = resume(ControlledTopic(made.topic or pytest.fail("no topic"), made.version))
-    state, effects = step(state, e.SplitRequested(1, 0, NOW_MS))
+    state, effects = step(state, request_)
     for _ in range(crash_after):
         [effect] = [x for x in effects if isinstance(x, e.ANSWERED)]
         state, effects = step(state, made.perform(effect))

@@ -5,11 +5,12 @@ It measures with the brokers' own `Rates` and keeps the timer as the live leader
 
 from __future__ import annotations
 
-from anabranch.autoscale.decide import Merge, Observation, Split, Stay, Verdict, decide
+from anabranch.autoscale.decide import Reshape, Stay, Verdict, decide
 from anabranch.autoscale.load import LoadReport
 from anabranch.autoscale.policy import ScalePolicy
 from anabranch.autoscale.reporting import should_write
 from anabranch.broker.scalable.load.rates import Rates
+from anabranch.model.buckets import ONE_BUCKET
 from anabranch.model.segments import SegmentId
 from anabranch.pipelines.replay.replay import (
     LOOK_AGAIN_LEAST_MS,
@@ -17,6 +18,8 @@ from anabranch.pipelines.replay.replay import (
     Timing,
     act,
     first_layout,
+    has_left,
+    observed,
     pruned,
 )
 from anabranch.pipelines.replay.trace import Consumers, Trace
@@ -25,7 +28,8 @@ from anabranch.pipelines.replay.trace import Consumers, Trace
 class Naive:
     def __init__(self, trace: Trace, policy: ScalePolicy, timing: Timing) -> None:
         self.trace, self.policy, self.timing = trace, policy, timing
-        self.layout = first_layout(trace)
+        self.layout = first_layout(trace, timing)
+        self.left_ms = trace.start_ms
         self.consumers: Consumers = {}
         self.records: dict[SegmentId, LoadReport] = {}
         self.rates: dict[SegmentId, tuple[int, Rates]] = {}  # With when the segment was made.
@@ -49,6 +53,8 @@ class Naive:
                 known.pop(0)
             for at, consumers in joins:
                 if at == now_ms and consumers != self.consumers:
+                    if has_left(self.consumers, consumers):
+                        self.left_ms = now_ms
                     self.consumers = consumers
                     self.look(now_ms, everything=False)
             if now_ms in ticks or now_ms == self.timer_ms:
@@ -78,12 +84,12 @@ class Naive:
     def decide(self, now_ms: int, everything: bool) -> Verdict:
         self.evaluations += 1
         self.layout = pruned(self.layout, now_ms, self.trace.start_ms, self.timing)
-        seen = Observation(self.layout, self.records, self.consumers, now_ms)
+        seen = observed(self.layout, self.records, self.consumers, now_ms, self.timing, self.left_ms)
         return decide(seen, self.policy, consumers_only=not everything)
 
-    def act(self, verdict: Split | Merge, now_ms: int) -> None:
+    def act(self, verdict: Reshape, now_ms: int) -> None:
         before = {s.id for s in self.layout.active}
-        self.layout, decided = act(self.layout, verdict, now_ms)
+        self.layout, decided = act(self.layout, verdict, now_ms, self.timing.buckets or ONE_BUCKET)
         self.decisions.append(decided)
         after = {s.id for s in self.layout.active}
         for number in before - after:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from anabranch.autoscale.load import Load
 from anabranch.autoscale.policy import DEFAULT, InvalidPolicy, ScalePolicy
+from anabranch.model.buckets import BucketBudget
 from anabranch.pipelines.replay.replay import Replayed, Timing, replay
 from anabranch.pipelines.replay.trace import BadTrace, Floats, KeyShares, Trace, TraceStream
 from unit.pipelines.replay.naive import Naive
@@ -110,6 +111,8 @@ policies = st.builds(
     merge_window_ms=st.sampled_from([0, 45_000, 60_000, 300_000]),
     merge=st.sampled_from([DEFAULT.merge, Load(5_000.0, 2e7, 9_000.0, 1e8), Load(0.0, 0.0, 0.0, 0.0)]),
     merge_depth_window_ms=st.sampled_from([10 * MINUTE, 24 * HOUR]),
+    rebucket_cooldown_ms=st.sampled_from([0, 60_000, 95_000]),
+    rebucket_idle_window_ms=st.sampled_from([0, 65_000, 300_000]),
 )
 timings = st.builds(
     Timing,
@@ -117,6 +120,7 @@ timings = st.builds(
     first_tick_ms=st.sampled_from([60_000, 7_000, 1]),
     window_ms=st.sampled_from([60_000, 20_000]),
     kept_ms=st.sampled_from([60_000, 0, None]),
+    buckets=st.sampled_from([None, BucketBudget(1), BucketBudget(4), BucketBudget(4, 2)]),
 )
 
 
@@ -131,7 +135,7 @@ def traces(draw: st.DrawFn) -> Trace:
         streams.append(stream(rates, draw(some_keys), draw(st.sampled_from([1, 100, 6_000]))))
     joins = draw(
         st.lists(
-            st.tuples(st.integers(0, length * step_ms), st.integers(0, 6)),
+            st.tuples(st.integers(0, length * step_ms), st.sampled_from([0, 1, 2, 3, 5, 6, 20])),
             max_size=5,
             unique_by=lambda j: j[0],
         )

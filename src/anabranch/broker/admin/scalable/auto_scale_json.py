@@ -1,4 +1,4 @@
-"""What is known about a topic's automatic splits and merges, as JSON: a part for its stats, and all for `explain`."""
+"""What is known about a topic's automatic scaling, as JSON: a part for its stats, and all for `explain`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from anabranch.autoscale.load import LoadReport
 from anabranch.autoscale.policy import Resolved, ScalePolicy, problems
-from anabranch.autoscale.verdict import Merge, Split, Verdict
+from anabranch.autoscale.verdict import Merge, Rebucket, Split, Verdict
 from anabranch.controller.autoscaler import Explanation
 from anabranch.controller.core.group import ConsumerGroup
 from anabranch.model.layout import SegmentLayout
@@ -78,6 +78,8 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
             kind, segments = "split", [verdict.segment]
         case Merge():
             kind, segments = "merge", [verdict.one, verdict.other]
+        case Rebucket():
+            kind, segments = "rebucket", [verdict.segment]
         case _:
             kind, segments = "stay", []
     return {"kind": kind, "segments": segments, "because": verdict.because}
@@ -86,7 +88,7 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
 def _by_hand(
     layout: SegmentLayout, decisions: Iterable[Mapping[str, Any]], now_ms: int
 ) -> Iterable[dict[str, Any]]:
-    """Splits and merges of the last hour that the layout shows and that no decision made."""
+    """Operations of the last hour that the layout shows and that no decision made."""
     told = {(d["kind"], tuple(sorted(d["segments"]))) for d in decisions}
     for kind, parents, at_ms in sorted(set(_operations(layout)), key=lambda each: each[2]):
         if at_ms >= now_ms - HOUR_MS and (kind, parents) not in told:
@@ -106,6 +108,8 @@ def _operations(layout: SegmentLayout) -> Iterable[tuple[str, tuple[int, ...], i
     for segment in layout.segments.values():
         if segment.parents and not _is_migrated(layout, segment):
             kind = "merge" if len(segment.parents) > 1 else "split"
+            if layout.has_replaced(segment):
+                kind = "rebucket"
             yield kind, tuple(sorted(segment.parents)), segment.created_ms
 
 

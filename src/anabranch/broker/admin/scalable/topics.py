@@ -117,6 +117,13 @@ async def merge(topic: TopicName, service: Service, one: str, other: str) -> Non
     await service.merge(topic, _segment(one), _segment(other))
 
 
+@routes.post(TOPIC + "/rebucket/{segment}", status=204, needs=Needs.SUPER_USER)
+async def rebucket(topic: TopicName, service: Service, segment: str, buckets: int) -> None:
+    """Seals the segment in favour of one with the same range and so many entry buckets. Answers once the new layout is
+    published."""
+    await service.rebucket(topic, _segment(segment), buckets)
+
+
 # -- topics
 
 

@@ -1,4 +1,4 @@
-"""Which policy of automatic splits and merges applies to a topic: its own, its namespace's, this broker's settings."""
+"""Which policy of automatic scaling applies to a topic: its own, its namespace's, this broker's settings."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ def broker_policy(config: BrokerConfig) -> ScalePolicy:
         split_cooldown_ms=_ms(config.scalable_topic_split_cooldown),
         merge_cooldown_ms=_ms(config.scalable_topic_merge_cooldown),
         merge_window_ms=_ms(config.scalable_topic_merge_window),
+        rebucket_cooldown_ms=_ms(config.scalable_topic_rebucket_cooldown),
+        rebucket_idle_window_ms=_ms(config.scalable_topic_rebucket_idle_window),
         merge_depth_window_ms=_ms(config.scalable_topic_merge_depth_window),
         split=Load(
             config.scalable_topic_split_msg_rate_in_threshold,

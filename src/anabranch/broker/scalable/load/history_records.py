@@ -55,7 +55,7 @@ class DecisionMade(msgspec.Struct, frozen=True):
     """An answer about a topic that differs from the one before: done, failed, or why nothing is done."""
 
     topic: str
-    kind: str  # split, merge, stay or failed
+    kind: str  # split, merge, rebucket, stay or failed
     rule: str
     segments: tuple[int, ...]
     because: str
@@ -63,6 +63,8 @@ class DecisionMade(msgspec.Struct, frozen=True):
     no_merge: str
     active: int  # Segments from then on.
     epoch: int
+    no_rebucket: str | None = None  # As the others; records of before there were entry buckets lack it.
+    buckets: int | None = None  # Of a rebucket: the entry buckets that the new segment has.
 
 
 class OrderedConsumers(msgspec.Struct, frozen=True):
@@ -113,8 +115,12 @@ def _fields(*groups: tuple[Any, str]) -> list[dict[str, Any]]:
     return [{"name": name, "type": kind} for kind, names in groups for name in names.split()]
 
 
-def _optional(name: str, *groups: tuple[Any, str]) -> list[Any]:
-    return ["null", {"type": "record", "name": name, "fields": _fields(*groups)}]
+def _optional(name: str, *groups: tuple[Any, str], later: Mapping[str, str] | None = None) -> list[Any]:
+    """A record that may be absent. `later` are fields that it did not have at first."""
+    added = [
+        {"name": field, "type": ["null", kind], "default": None} for field, kind in (later or {}).items()
+    ]
+    return ["null", {"type": "record", "name": name, "fields": [*_fields(*groups), *added]}]
 
 
 _TIME: Final = {"type": "long", "logicalType": "timestamp-millis"}
@@ -146,6 +152,7 @@ SCHEMA: Final[Mapping[str, Any]] = {
                     ("string", "because no_split no_merge"),
                     ("int", "active"),
                     ("long", "epoch"),
+                    later={"no_rebucket": "string", "buckets": "int"},
                 ),
                 "consumers": _optional(
                     "OrderedConsumers",

@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from anabranch.autoscale.decide import Stay, Verdict
-from anabranch.autoscale.decisions import Decision
+from anabranch.autoscale.decisions import Decision, DecisionKind
 from anabranch.autoscale.verdict import NoMerge
 from anabranch.broker.catalog.owners import BrokerAddress, Owners
 from anabranch.broker.catalog.schemas import Schemas, StoredSchema, version_bytes
@@ -146,10 +146,15 @@ class HistoryTopic:
     def decided(
         self, topic: TopicName, decision: Decision, verdict: Verdict | None, layout: SegmentLayout | None
     ) -> None:
-        no_split = no_merge = ""
+        no_split = no_merge = no_rebucket = ""
+        buckets = None
+        if decision.kind is DecisionKind.REBUCKET and layout is not None:
+            made = (s.bucket_count for s in layout.segments.values() if s.parents == decision.segments)
+            buckets = next(made, None)
         if isinstance(verdict, Stay):
             no_split = verdict.no_split.value
             no_merge = "" if verdict.no_merge is NoMerge.NOT_ASKED else verdict.no_merge.value
+            no_rebucket = verdict.no_rebucket.value
         told = DecisionMade(
             str(topic),
             decision.kind.value,
@@ -160,6 +165,8 @@ class HistoryTopic:
             no_merge=no_merge,
             active=0 if layout is None else len(layout.active),
             epoch=0 if layout is None else layout.epoch,
+            no_rebucket=no_rebucket,
+            buckets=buckets,
         )
         self._put(HistoryRecord(VERSION, self._name, decision.at_ms, decision=told))
 

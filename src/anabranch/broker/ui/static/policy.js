@@ -15,6 +15,8 @@ const FIELDS = [
   ["splitCooldownSeconds", "Pause after a split", "seconds", seconds],
   ["mergeCooldownSeconds", "Pause after a merge", "seconds", seconds],
   ["mergeWindowSeconds", "Cold for so long before a merge", "seconds", seconds],
+  ["rebucketCooldownSeconds", "Between two changes of entry buckets", "seconds", seconds],
+  ["rebucketIdleWindowSeconds", "Entry buckets unneeded for so long before they are given back", "seconds", seconds],
   ["splitMsgRateInThreshold", "Split above, messages in", "msg/s", messageRate],
   ["splitBytesRateInThreshold", "Split above, bytes in", "B/s", byteRate],
   ["splitMsgRateOutThreshold", "Split above, messages out", "msg/s", messageRate],
