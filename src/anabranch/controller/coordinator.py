@@ -30,7 +30,7 @@ from anabranch.metadata.errors import MetadataError, VersionConflict
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import ConsumerRecord, SubscriptionKind, SubscriptionRecord
-from anabranch.model.segments import Segment, SegmentId
+from anabranch.model.segments import SegmentId
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,9 @@ class Coordinator:
     def capacity(self) -> Mapping[SegmentId, int]:
         """The segments that the subscription's consumers can share, each with how many it serves. Every other segment
         serves one consumer."""
-        return NOTHING_SHARED
+        group = self.group
+        found = {segment.id: group.capacity(segment) for segment in group.layout.active}
+        return {number: room for number, room in found.items() if room > 1} or NOTHING_SHARED
 
     def close(self) -> None:
         self._is_closed = True
@@ -166,10 +168,6 @@ class Coordinator:
     def sharing_refused(self, name: str, link: AssignmentLink) -> None:
         """The consumer came to read a whole segment that it was to share."""
         self._put(s.SharingRefused(name, link))
-
-    def capacity(self, segment: Segment) -> int:
-        """How many of the subscription's present consumers can read the segment at once."""
-        return self.group.capacity(segment)
 
     def connection_lost(self, name: str, link: AssignmentLink) -> None:
         self._put(s.MemberLost(name, link))

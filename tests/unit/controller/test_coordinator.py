@@ -591,10 +591,10 @@ async def test_a_segment_has_room_for_its_buckets_only_if_every_consumer_knows_t
     await sharing(rig, broker, "one", "two")
     coordinator = broker.controllers[TOPIC].coordinators["billing"]
     (segment,) = coordinator.group.layout.active
-    assert coordinator.capacity(segment) == 4
+    assert coordinator.capacity == {segment.id: 4}
     await sharing(rig, broker, "old")
     assert await shares(broker) == {"one": (0, 1), "two": (2, 3)}
-    assert coordinator.capacity(segment) == 1
+    assert coordinator.capacity == {}
 
 
 @simulated
