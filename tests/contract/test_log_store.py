@@ -218,6 +218,25 @@ async def test_reading_past_the_confirmed_end_from_the_cache_gives_nothing(open_
     assert store.read_cached(L1, 1, MANY, MANY) == []
 
 
+@pytest.mark.parametrize("way", ["closed", "taken"])
+async def test_the_cache_does_not_say_where_a_ledger_ends_that_is_closed_or_taken(
+    open_store: Opener, way: str
+) -> None:
+    store, other = await started(open_store), await started(open_store)
+    owner = Owner()
+    writer = store.open_ledger(L1, owner, "public/default")
+    writer.append(b"one", 1)
+    await owner.until(1)
+    if way == "closed":
+        writer.close()
+    else:
+        await other.take(store.incarnation, [L1])
+        store.look_for_fences()
+        await owner.until_lost()
+    # Another broker may have found more of it.
+    assert store.read_cached(L1, 1, MANY, MANY) is None
+
+
 async def test_a_ledger_nobody_wrote_is_missing(open_store: Opener) -> None:
     store = await started(open_store)
     assert store.read_cached(L3, 0, 1, MANY) is None

@@ -469,6 +469,9 @@ class MemoryLogStore:
         data = self._wal.ledgers.get(ledger)
         if data is None or first < data.first_live:
             return None
+        if first >= data.entries_end and not self._is_writing(ledger):
+            # On disk, a broker that took the ledger may have found more of it than was confirmed here.
+            return None
         return data.read(first, data.entries_end, entries_max, bytes_max)
 
     async def read(

@@ -287,8 +287,9 @@ class LogStore(Protocol):
     ) -> list[Entry] | None:
         """Entries from `first` on, if they are in the recent-entries cache; None if they must be read from storage.
 
-        An empty list means: nothing confirmed at or after `first` (in a ledger this store writes). At least one entry
-        is returned even if it alone exceeds `bytes_max`."""
+        An empty list means: nothing confirmed at or after `first`, in a ledger that this store is writing. Of one that
+        it has closed or lost it does not know the end: another broker that took it may have found more. At least one
+        entry is returned even if it alone exceeds `bytes_max`."""
 
     async def read(
         self,

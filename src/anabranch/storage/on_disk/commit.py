@@ -280,8 +280,13 @@ class FileLedgerWriter:
         return self._append_state(state, fmt.SNAPSHOT)
 
     @property
+    def is_writing(self) -> bool:
+        """Whether this log alone says what the ledger holds: it is neither closed nor lost."""
+        return self.is_open and self.error is None
+
+    @property
     def can_fold(self) -> bool:
-        return self.is_open and self.error is None and self._folding is not None
+        return self.is_writing and self._folding is not None
 
     def fold(self, state: bytes) -> None:
         """`state` replaces all state records so far."""

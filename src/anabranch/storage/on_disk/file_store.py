@@ -437,7 +437,8 @@ class FileLogStore:
         if writer is None:
             return None
         if first >= writer.entries_end:
-            return []
+            # A broker that took the ledger may have found more of it than was confirmed here.
+            return [] if writer.is_writing else None
         found = self._cache.read(ledger, first, writer.entries_end, entries_max, bytes_max)
         if found is None:
             self._cache_misses += 1

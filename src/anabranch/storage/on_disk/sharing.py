@@ -190,7 +190,7 @@ class Sharing:
         found = {}
         for ledger, wanted in self._live.of(self._own):
             writer = self._writers.get(LedgerId(ledger))
-            is_written = writer is not None and writer.is_open and writer.error is None
+            is_written = writer is not None and writer.is_writing
             if wanted.record and wanted.is_named and not is_written:
                 found[ledger] = wanted.record
         return found

@@ -516,7 +516,7 @@ class WriteAheadLog:
         Everything appended is still stored and confirmed: other parts may have acted on it.
         """
         log.error("the owner of ledger %s %s", writer.ledger, what, exc_info=error)
-        if writer.is_open and writer.error is None:
+        if writer.is_writing:
             why = LogError(f"ledger {writer.ledger} is closed: its owner {what}: {error!r}")
             writer.fail(why)
             # On a later turn: the owner may be in the middle of something.

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,16 @@ from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage.core import format as fmt
 from anabranch.storage.on_disk import fences
 from anabranch.storage.on_disk.file_store import FileLogStore
-from anabranch.storage.port import Buffer, FencedError, LedgerState, LiveLedger, LogError, LogFailedError
+from anabranch.storage.port import (
+    Buffer,
+    FencedError,
+    LedgerState,
+    LedgerWriter,
+    LiveLedger,
+    LogError,
+    LogFailedError,
+    LogMissingError,
+)
 from unit.storage.faulty_files import Disk, FaultyFiles
 from unit.storage.owners import FoldingOwner, Owner
 
@@ -304,32 +314,84 @@ class SlowFiles(FaultyFiles):
         super().sync(fd)
 
 
-async def test_what_others_found_of_a_ledger_is_read_here_when_the_topic_comes_back() -> None:
+SLEPT_ON = [b"confirmed", b"written, and found by the other"]
+
+
+@dataclass(frozen=True, slots=True)
+class Slept:
+    """A store whose first entry is confirmed and whose second waits for its sync, and another store beside it."""
+
+    store: FileLogStore
+    files: SlowFiles
+    owner: Owner
+    writer: LedgerWriter
+    other: FileLogStore
+
+
+@pytest.fixture
+async def slept() -> AsyncIterator[Slept]:
     disk = Disk(7)
     files = SlowFiles(disk)
     store = store_on(files, is_shared=True)
     await store.start()
     owner = Owner()
     writer = store.open_ledger(L1, owner, "ns")
-    writer.append(b"confirmed", 1)
+    writer.append(SLEPT_ON[0], 1)
     await owner.until(1)
     files.gate.clear()
     files.waiting.clear()
-    writer.append(b"written, and found by the other", 1)
+    writer.append(SLEPT_ON[1], 1)
     await asyncio.to_thread(files.waiting.wait, 30)
     other = store_on(disk.boot(), "other", is_shared=True)
     await other.start()
-    found = await other.take(store.incarnation, [L1])
-    assert found[L1].entries_end == 2
+    yield Slept(store, files, owner, writer, other)
     files.gate.set()
-    assert isinstance(await owner.until_lost(), FencedError)
-    assert owner.entries_end == 1
-    # The topic moves back here.
-    assert await store.take(store.incarnation, [L1]) == found
-    expected = [b"confirmed", b"written, and found by the other"]
-    assert await contents(store, L1, store.incarnation, 2) == expected
     await other.close()
     await store.close()
+
+
+async def dispatched(store: FileLogStore, ledger: LedgerId, of: Incarnation, end: int) -> list[bytes]:
+    """As dispatchers read: what the cache has, and else from the files. They wait where the cache says that there is no
+    more."""
+    found: list[bytes] = []
+    while len(found) < end:
+        entries = store.read_cached(ledger, len(found), 100, 1 << 20)
+        if entries is None:
+            entries = await store.read(ledger, of, len(found), end, 100, 1 << 20)
+        if not entries:
+            break
+        found += [bytes(data) for _, _, data in entries]
+    return found
+
+
+async def test_what_others_found_of_a_ledger_is_read_here_when_the_topic_comes_back(
+    slept: Slept,
+) -> None:
+    store = slept.store
+    found = await slept.other.take(store.incarnation, [L1])
+    assert found[L1].entries_end == 2
+    slept.files.gate.set()
+    assert isinstance(await slept.owner.until_lost(), FencedError)
+    assert slept.owner.entries_end == 1
+    # The topic moves back here.
+    assert await store.take(store.incarnation, [L1]) == found
+    assert await contents(store, L1, store.incarnation, 2) == SLEPT_ON
+    assert await dispatched(store, L1, store.incarnation, 2) == SLEPT_ON
+
+
+async def test_what_others_found_is_waited_for_by_readers_as_long_as_its_writer_knows_of_no_fence(
+    slept: Slept,
+) -> None:
+    store = slept.store
+    assert (await slept.other.take(store.incarnation, [L1]))[L1].entries_end == 2
+    # Its owner hears from elsewhere that the topic was taken, and the topic is back before the sync has ended. Readers
+    # try again after an error; where there is no more they wait for an append.
+    slept.writer.close()
+    with pytest.raises(LogMissingError):
+        await dispatched(store, L1, store.incarnation, 2)
+    slept.files.gate.set()
+    await slept.owner.until_lost()
+    assert await dispatched(store, L1, store.incarnation, 2) == SLEPT_ON
 
 
 async def test_files_that_go_while_they_are_listed_do_not_make_a_log_look_empty() -> None:
