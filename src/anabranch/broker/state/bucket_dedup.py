@@ -88,7 +88,7 @@ class StoredLanes:
 class BucketDeduplication(Deduplication):
     """The table of one topic. `pushed` and `confirmed` have the highest ids of all lanes."""
 
-    __slots__ = ("_are_judged", "_confirmed_lanes", "_ids", "_lanes", "_splits")
+    __slots__ = ("_confirmed_lanes", "_ids", "_lanes", "_splits", "are_judged")
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class BucketDeduplication(Deduplication):
         super().__init__(table, covered)
         stored = stored or StoredLanes()
         self._splits = splits
-        self._are_judged = stored.are_judged
+        self.are_judged = stored.are_judged
         # A producer without lanes was judged by an earlier version, which took all lanes for one.
         self._lanes: dict[str, LaneIds] = {
             name: dict(stored.pushed.get(name) or {WHOLE: last}) for name, last in self.pushed.items()
@@ -172,7 +172,7 @@ class BucketDeduplication(Deduplication):
             return
         name, lane = metadata.producer_name, self.lane_of(metadata)
         covered = self.covered_by(name, metadata, entry) if lane == WHOLE else -1
-        if not self._are_judged and last <= self.pushed.get(name, -1):
+        if not self.are_judged and last <= self.pushed.get(name, -1):
             self.forget(name)
         self.push(name, last, covered, lane)
         self.confirm(name, last, lane)

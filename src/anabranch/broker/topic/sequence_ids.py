@@ -100,6 +100,11 @@ class SequenceIds:
         self._is_wanted = False
         self._reading = asyncio.Lock()
 
+    @property
+    def were_judged(self) -> bool:
+        """Whether the stored state says that the entries behind it were judged."""
+        return self._lanes is not None and self._lanes.are_judged
+
     def opened(self, *, is_read: bool) -> None:
         """With `is_read` the log has been read from `unread_from` on; otherwise reading it is left for later, if there
         is anything to read."""
@@ -226,7 +231,8 @@ class SequenceIds:
         if self._lanes is not None:
             are_judged = self._publishing.is_deduplicating
             lanes = StoredLanes(are_judged, dict(self._lanes.lanes_image()), ids)
-            image[BY_BUCKET] = lanes.image(self._log.appended_end)
+            if lanes != StoredLanes():
+                image[BY_BUCKET] = lanes.image(self._log.appended_end)
         elif ids:
             image[LAST_IDS] = {name: last[WHOLE] for name, last in ids.items()}
         if self.unread_from is not None:

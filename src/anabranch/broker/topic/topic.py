@@ -190,7 +190,8 @@ class Topic:
         state = topic_state.fold(found.snapshot, found.deltas) if found else topic_state.TopicState()
         topic = Topic(services, name, topic_log, state, closed, own_keep, splits)
         topic.in_force.apply(policies)
-        is_asked = topic.publishing.is_deduplicating or (topic.is_sealed and state.producers)
+        has_ids = bool(state.producers) or topic.sequence_ids.were_judged
+        is_asked = topic.publishing.is_deduplicating or (topic.is_sealed and has_ids)
         is_read = bool(is_asked or topic.hidden.has_attempts)
         if is_read:
             # Only in this case does opening read the log.

@@ -21,6 +21,7 @@ from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import build_entry, encode_send
 from anabranch.wire.extensions import ASK_SEQUENCE_ID
 from harness.simple_client import Hidden
+from unit.broker.balance.topic_channel import SilentMoves
 from unit.broker.scalable.cluster import TOPIC, Cluster, Node, name_of, running
 
 C = pb.BaseCommand
@@ -28,6 +29,7 @@ BUCKETS = ranges(even(4))
 # What a producer may find in an answer: the id by bucket, that of no single bucket, and the highest.
 Told = tuple[dict[int, int], int, int]
 NOTHING: Told = ({}, -1, -1)
+DEDUPLICATING = BrokerConfig(broker_deduplication_enabled=True)
 
 
 class Sender:
@@ -127,7 +129,7 @@ async def reopened(cluster: Cluster, topic: TopicName) -> Topic:
 
 
 def lose_first(cluster: Cluster, topic: TopicName) -> Node:
-    """Another broker takes the topic, as after a crash: from what is in the log."""
+    """Another broker takes the topic, as after a crash: the first one is fenced and not asked."""
     for owners in cluster.owners:
         owners.moved[topic] = 1
     return cluster.nodes[1]
@@ -140,14 +142,20 @@ async def deduplicate(cluster: Cluster, is_on: bool) -> None:
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[Cluster]:
-    async with running(2, config=BrokerConfig(broker_deduplication_enabled=True)) as made:
+    async with running(2, config=DEDUPLICATING, moves=lambda nodes: SilentMoves()) as made:
+        yield made
+
+
+@pytest.fixture
+async def handing_over() -> AsyncIterator[Cluster]:
+    async with running(2, config=DEDUPLICATING) as made:
         yield made
 
 
 @pytest.fixture
 async def undecided() -> AsyncIterator[Cluster]:
     """Without deduplication until it is turned on."""
-    async with running(2) as made:
+    async with running(2, moves=lambda nodes: SilentMoves()) as made:
         yield made
 
 
@@ -195,7 +203,8 @@ async def test_a_stamp_that_no_producer_can_mean_is_none(
     assert await told(cluster, topic) == ({}, 1, 1)
 
 
-async def test_ids_are_known_after_the_topic_was_closed_handed_over_or_lost(cluster: Cluster) -> None:
+async def test_ids_are_known_after_the_topic_was_closed_or_handed_over(handing_over: Cluster) -> None:
+    cluster = handing_over
     topic = await segment(cluster)
     made = await sender(cluster, topic)
     for last, bucket in [(4, 1), (3, 0)]:
@@ -252,6 +261,18 @@ async def test_a_child_judges_by_its_own_buckets(cluster: Cluster) -> None:
     assert await made.send(3, 1)
     assert not await made.send(4, 3), "the same bucket here"
     assert await told(cluster, name_of(left)) == ({0: 3, 1: 4}, -1, 4)
+
+
+async def test_a_sealed_segment_says_it_after_a_crash_without_deduplication(cluster: Cluster) -> None:
+    topic = await segment(cluster)
+    made = await sender(cluster, topic)
+    for last, bucket in [(4, 1), (3, 0)]:
+        assert await made.send(last, bucket)
+    await cluster.split()
+    node = lose_first(cluster, topic)
+    answer = await node.rest("POST", "namespaces/public/default/deduplication", json=False)
+    assert answer.status_code == 204
+    assert await told(cluster, topic, node=node) == ({0: 3, 1: 4}, -1, 4)
 
 
 async def test_nobody_is_told_of_what_is_on_its_way_to_the_disk(cluster: Cluster) -> None:
@@ -367,6 +388,21 @@ async def test_what_was_on_its_way_when_deduplication_was_turned_off_and_on_is_s
     assert await made.send(6, 2)
     await deduplicate(cluster, True)
     assert await told(cluster, topic) == ({1: 4, 0: 5, 2: 6}, -1, 6)
+
+
+async def test_deduplication_that_never_began_leaves_the_ids_of_its_producers(undecided: Cluster) -> None:
+    topic = await segment(undecided)
+    made = await sender(undecided, topic)
+    await (await opened(undecided, topic)).create_subscription("s", "earliest", {}, is_limited=False)
+    assert await made.send(90, 1)
+    node = lose_first(undecided, topic)
+    again, _ = await ask(undecided, topic, "p", node)
+    assert await again.send(1, 0)
+    held = await node.broker.topic(topic)
+    assert held.sequence_ids.unread_from is not None, "it has to be read before deduplication begins"
+    for is_wanted in (True, False):
+        held.sequence_ids.want(is_wanted)
+    assert held.producers["p"].last_ids == {0: 1}
 
 
 # -- who does not stamp
