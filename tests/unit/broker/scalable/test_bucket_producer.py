@@ -66,3 +66,22 @@ async def test_messages_and_tables_through_splits_are_stored_once_and_in_order(b
                 assert (await splitting).is_success
             await producer.close()
             assert await read(client) == expected()
+
+
+@pytest.mark.parametrize("budget", [1, 4, 7])
+async def test_a_producer_that_dies_and_sends_all_again_stores_each_message_once(budget: int) -> None:
+    async with running(config=settings(budget), is_shared=True) as cluster:
+        await create(cluster)
+        url = cluster.first.broker.service_url
+        async with Client(url) as client:
+            first = await client.producer(TOPIC, name="p", batching=SMALL)
+            posted = [await first.post(b"%d" % n, key=KEYS[n % len(KEYS)]) for n in range(400)]
+            # Some buckets have stored more than others, and nothing is known of the rest.
+            await posted[150]
+            first.crash()
+        assert (await cluster.first.rest("POST", f"{REST}/split/0")).is_success
+        async with Client(url) as client:
+            async with client.producer(TOPIC, name="p", batching=SMALL) as again:
+                for n in range(COUNT):
+                    await again.post(b"%d" % n, key=KEYS[n % len(KEYS)], sequence_id=n)
+            assert await read(client) == expected()
