@@ -10,7 +10,7 @@ from anabranch.columns.hashing import hash_keys
 from anabranch.columns.pool import Pool
 from anabranch.columns.records import Walk, run_of
 from anabranch.columns.recut import recut
-from anabranch.columns.routing import Router, partition
+from anabranch.columns.routing import Router, bucket_span, partition
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import build_entry
 
@@ -26,6 +26,8 @@ def warm_up(*, encoding: bool = True, decoding: bool = True) -> None:
         hashes = hash_keys(keys)
         router.fill_keyless(hashes, keys, 0)
         Router.classic(2).route(hashes)
+        Router([0, 0x8000], splits=[(5,), ()]).route(hashes)
+        bucket_span(hashes)
         groups = partition(router.route(hashes), len(router))
         encoded = encode(
             pool,

@@ -232,7 +232,10 @@ class Lanes:
             return self._plain[bisect_right(self._starts, hash32 >> self._shift & 0xFFFF) - 1]
         if self._plain:
             return self._plain[(hash32 & 0x7FFFFFFF) % len(self._plain)]
-        return self.find_by(hash32, hash32 & 0xFFFF)
+        # `find_by`, written out: a call would cost as much as the search.
+        _, base, splits = self._active[bisect_right(self._firsts, hash32 >> self._shift & 0xFFFF) - 1]
+        place = base + bisect_right(splits, hash32 & 0xFFFF)
+        return self._places[place] or self.at(place)
 
     def find_by(self, hash32: int, low: int) -> Lane:
         """The same for a message whose entry-bucket hash is not that of its key."""
