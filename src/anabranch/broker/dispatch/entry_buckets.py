@@ -215,6 +215,21 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
         self._key_hash = span[0] << _SHIFT | span[1]
         self._is_stuck = False
         queues = self._queues
+        is_chunk = metadata.num_chunks_from_msg > 1
+        if span[0] == span[1] and not is_chunk:
+            # Nearly every entry; what follows would come to the same, and takes twice as long.
+            bucket = queues.all[span[0]]
+            owner = bucket.owner
+            if (
+                owner is not None
+                and not bucket.aside
+                and (bucket.holder is None or bucket.holder is owner)
+                and (not self._is_scanning or (bucket.is_following and at >= bucket.since))
+                and self._has_room(owner)
+            ):
+                bucket.holder = owner
+                bucket.held += 1
+                return owner
         is_fresh = True
         if self._is_scanning:
             touched = queues.touched(span)
@@ -231,7 +246,6 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
                 if all(one.is_following or at < one.since for one in touched):
                     self._ahead.discard(at)
                 return None
-        is_chunk = metadata.num_chunks_from_msg > 1
         if is_chunk and (holder := self._holder_of_begun(at, metadata, span)) is not None:
             if not self._is_scanning or not is_fresh:
                 self._ahead.add(at)
