@@ -55,7 +55,9 @@ def share(
     for number, name in _given_whole(ordered, rooms, others, len(able), last).items():
         chosen[number] = {name: UNSHARED}
     rest = [segment for segment in ordered if segment.id not in chosen]
-    if len(able) <= len(rest):
+    if not rest:
+        pass  # The others wait: nobody takes a segment away only to read it in another's place.
+    elif len(able) <= len(rest):
         chosen |= _unshared(rest, able, last, inherit)
     else:
         chosen |= _spread(rest, rooms, able, last, inherit)
