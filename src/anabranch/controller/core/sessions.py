@@ -178,7 +178,7 @@ class CancelGrace:
 
 @dataclass(frozen=True, slots=True)
 class StartSettling:
-    """Send SettlingOver(timer) when consumers that share with nobody have done so for a while. Replaces any running
+    """Send SettlingOver(timer) when consumers have been alone with a shared segment for a while. Replaces any running
     timer of this kind."""
 
     timer: int

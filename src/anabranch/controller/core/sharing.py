@@ -1,7 +1,7 @@
 """How consumers share segments by entry buckets (PIP-486), where they outnumber the segments. Pure.
 
 A segment with several buckets can be read by as many consumers as it has buckets, each with neighbouring buckets of its
-own. While consumers do not outnumber the segments that may be read, nobody shares: `assignment.assign` decides. Beyond
+own. While consumers do not outnumber the segments that may be read, no consumer shares: `assignment.assign` decides. Beyond
 that the consumers that know buckets are spread evenly over the segments, and the buckets of a segment evenly over its
 consumers. A consumer that does not know buckets is only ever given whole segments.
 """
@@ -56,7 +56,7 @@ def share(
         chosen[number] = {name: UNSHARED}
     rest = [segment for segment in ordered if segment.id not in chosen]
     if not rest:
-        pass  # The others wait: nobody takes a segment away only to read it in another's place.
+        pass  # The others wait: taking a segment from its consumer would make no more of them active.
     elif len(able) <= len(rest):
         chosen |= _unshared(rest, able, last, inherit)
     else:
