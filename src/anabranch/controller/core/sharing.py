@@ -1,9 +1,9 @@
 """How consumers share segments by entry buckets (PIP-486), where they outnumber the segments. Pure.
 
 A segment with several buckets can be read by as many consumers as it has buckets, each with neighbouring buckets of its
-own. While consumers do not outnumber the segments that may be read, no consumer shares: `assignment.assign` decides. Beyond
-that the consumers that know buckets are spread evenly over the segments, and the buckets of a segment evenly over its
-consumers. A consumer that does not know buckets is only ever given whole segments.
+own. While consumers do not outnumber the segments that may be read, no consumer shares: `assignment.assign` decides.
+Beyond that the consumers that know buckets are spread evenly over the segments, and the buckets of a segment evenly
+over its consumers. A consumer that does not know buckets is only ever given whole segments.
 """
 
 from __future__ import annotations

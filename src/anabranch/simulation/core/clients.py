@@ -8,7 +8,8 @@ from anabranch.model.layout import SegmentLayout
 from anabranch.model.scalable import InitialPosition, SubscriptionRecord
 from anabranch.model.segments import SegmentId
 from anabranch.simulation.core.leader import NAMES, Leader, LeaderLink
-from anabranch.simulation.core.world import CoreMessage, CoreSabotage, CoreWorld, Turns
+from anabranch.simulation.core.log import CoreMessage
+from anabranch.simulation.core.world import CoreSabotage, CoreWorld, Turns
 
 
 class CoreReader:
