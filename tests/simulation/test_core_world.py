@@ -21,6 +21,8 @@ FOUND: dict[CoreSabotage, str] = {
     CoreSabotage.COLLECT_UNREAD: "still owed to",
     CoreSabotage.REPLAN_N: "something else was published",
     CoreSabotage.FORGET_MARK: "never comes to rest",
+    CoreSabotage.HAND_OVER_EARLY: "is not acknowledged",
+    CoreSabotage.SHARE_UNKNOWING: "does not know buckets",
 }
 
 
@@ -28,6 +30,14 @@ FOUND: dict[CoreSabotage, str] = {
 def test_nothing_is_lost_stuck_or_out_of_order_whatever_happens_to_leaders(first: int) -> None:
     for seed in range(first, first + SEEDS_PER_TEST):
         play(seed)
+
+
+def test_consumers_do_share_segments_in_these_runs_and_buckets_are_withheld_until_they_are_acknowledged() -> (
+    None
+):
+    worlds = [play(seed) for seed in range(40)]
+    assert sum(world.shared_deliveries for world in worlds) > 1000
+    assert sum(world.withheld for world in worlds) > 5
 
 
 def play_many(sabotage: frozenset[CoreSabotage]) -> None:

@@ -21,7 +21,7 @@ async def _keep_nothing(name: TopicName) -> int | None:
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
     session_grace_s: float = 60.0
-    # How long a consumer that shares a segment with nobody any more goes on as if it did.
+    # How long a consumer that is alone with a shared segment goes on as if it were not.
     settle_s: float = 10.0
     # Whether consumers share sealed segments by entry buckets, so that a backlog is read faster.
     shares_sealed: bool = True

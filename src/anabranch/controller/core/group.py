@@ -91,7 +91,7 @@ class ConsumerGroup:
     timers: int = 0  # The number of timers started, which is the number of the latest.
     # Whether consumers share sealed segments, too.
     shares_sealed: bool = True
-    # The timer until consumers that share with nobody read their segments whole; 0 for none.
+    # The timer until consumers that are alone with a shared segment read it whole; 0 for none.
     settling: int = 0
 
     @property
@@ -125,7 +125,7 @@ class ConsumerGroup:
 
     @property
     def alone(self) -> frozenset[SegmentId]:
-        """The segments that one consumer shares with nobody."""
+        """The segments that are shared in name, and have one consumer."""
         segments = self.layout.segments
         return frozenset(
             number
@@ -151,7 +151,7 @@ class ConsumerGroup:
 
 
 def dealt(group: ConsumerGroup, *, is_settled: bool = False) -> ConsumerGroup:
-    """The group with all segments that may be read assigned again. `is_settled`: nobody shares with nobody."""
+    """The group with all segments that may be read assigned again. `is_settled`: none is shared in name only."""
     if not group.sessions:
         return replace(group, watched=())
     layout, done = group.layout, group.done

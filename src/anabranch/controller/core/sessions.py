@@ -178,7 +178,7 @@ class CancelGrace:
 
 @dataclass(frozen=True, slots=True)
 class StartSettling:
-    """Send SettlingOver(timer) when consumers that share with nobody have done so for a while. Replaces any running
+    """Send SettlingOver(timer) when consumers have been alone with a shared segment for a while. Replaces any running
     timer of this kind."""
 
     timer: int
@@ -296,7 +296,23 @@ def _restored(group: ConsumerGroup, event: Restored) -> tuple[ConsumerGroup, lis
     ]
     begun, awaiting = _disconnected(begun, begun.sessions.values())
     settled, effects = step(begun, Drained(event.drained))
-    return settled, [*strangers, *effects, *stopped, *awaiting]
+    return settled, [*strangers, *_fences(begun, effects), *effects, *stopped, *awaiting]
+
+
+def _fences(group: ConsumerGroup, effects: Iterable[Effect]) -> list[Effect]:
+    """Stores the restored sessions that do not change again, where segments may be shared.
+
+    The owners of segments follow the records. A deposed leader may still store what it decided wherever its successor
+    has stored nothing, and would leave two records that name the same bucket.
+    """
+    if group.kind is None or all(group.room(s) == 1 for s in group.layout.segments.values()):
+        return []
+    changing = {effect.record.name for effect in effects if isinstance(effect, StoreSession)}
+    return [
+        StoreSession(session.record(group.kind))
+        for name, session in sorted(group.sessions.items())
+        if name not in changing
+    ]
 
 
 def _joined(group: ConsumerGroup, event: Joined) -> tuple[ConsumerGroup, list[Effect]]:

@@ -1,9 +1,9 @@
 """How consumers share segments by entry buckets (PIP-486), where they outnumber the segments. Pure.
 
 A segment with several buckets can be read by as many consumers as it has buckets, each with neighbouring buckets of its
-own. While consumers do not outnumber the segments that may be read, nobody shares: `assignment.assign` decides. Beyond
-that the consumers that know buckets are spread evenly over the segments, and the buckets of a segment evenly over its
-consumers. A consumer that does not know buckets is only ever given whole segments.
+own. While consumers do not outnumber the segments that may be read, no consumer shares: `assignment.assign` decides.
+Beyond that the consumers that know buckets are spread evenly over the segments, and the buckets of a segment evenly
+over its consumers. A consumer that does not know buckets is only ever given whole segments.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def share(
     for number, name in _given_whole(ordered, rooms, others, len(able), last).items():
         chosen[number] = {name: UNSHARED}
     rest = [segment for segment in ordered if segment.id not in chosen]
-    if len(able) <= len(rest):
+    if not rest:
+        pass  # The others wait: taking a segment from its consumer would make no more of them active.
+    elif len(able) <= len(rest):
         chosen |= _unshared(rest, able, last, inherit)
     else:
         chosen |= _spread(rest, rooms, able, last, inherit)

@@ -8,36 +8,46 @@ from anabranch.model.layout import SegmentLayout
 from anabranch.model.scalable import InitialPosition, SubscriptionRecord
 from anabranch.model.segments import SegmentId
 from anabranch.simulation.core.leader import NAMES, Leader, LeaderLink
-from anabranch.simulation.core.world import CoreMessage, CoreSabotage, CoreWorld, Turns
+from anabranch.simulation.core.log import CoreMessage
+from anabranch.simulation.core.world import CoreSabotage, CoreWorld, Turns
 
 
 class CoreReader:
     """A consumer of an order-keeping subscription."""
 
-    def __init__(self, world: CoreWorld, name: str, subscription: str, leaders: list[Leader]) -> None:
+    def __init__(
+        self, world: CoreWorld, name: str, subscription: str, leaders: list[Leader], *, knows_buckets: bool
+    ) -> None:
         self.world = world
         self.name = name
         self.subscription = subscription
         self.leaders = leaders
         self.link: LeaderLink | None = None
+        self.knows_buckets = knows_buckets
         self.assigned: tuple[SegmentId, ...] = ()
+        self.shared: frozenset[SegmentId] = frozenset()
 
-    def assign(self, segments: tuple[SegmentId, ...]) -> None:
-        for gone in set(self.assigned) - set(segments):
+    def assign(self, segments: tuple[SegmentId, ...], shared: frozenset[SegmentId]) -> None:
+        """Who is to read a segment in another way, all of it or its share, detaches first."""
+        if shared and not self.knows_buckets:
+            raise self.world.broken(
+                f"{self.name} does not know buckets and is told to share {sorted(shared)}"
+            )
+        for gone in set(self.assigned) - set(segments) | (self.shared ^ shared):
             self._detach(gone)
-        self.assigned = segments
+        self.assigned, self.shared = segments, shared
 
     def _detach(self, number: SegmentId) -> None:
         log = self.world.logs.get(number)
-        if log is not None and log.readers.get(self.subscription) is self:
-            del log.readers[self.subscription]
+        if log is not None:
+            log.detach(self.subscription, self)
 
     def live(self) -> Turns:
         world = self.world
         while True:
             yield
             if world.subscription(self.subscription) is None:
-                self.assign(())
+                self.assign((), frozenset())
                 self.link = None
                 continue
             if self.link is None or not self.link.leader.is_alive or self._leaves():
@@ -49,20 +59,23 @@ class CoreReader:
 
     def _leaves(self) -> bool:
         """Now and then its connection breaks, or the reader crashes and starts again."""
-        return self.world.is_hostile and self.world.chance.random() < 0.02
+        return self.world.is_hostile and self.world.chance.random() < 0.02 * self.world.trouble
 
     def _register(self) -> None:
         old, alive = self.link, [leader for leader in self.leaders if leader.is_alive]
+        says_goodbye = self.world.chance.random() < 0.3
         if old is not None and old.leader.is_alive:
-            old.leader.session_inbox.append((self.subscription, s.MemberLost(self.name, old)))
-        if self.world.chance.random() < 0.5:
-            self.assign(())  # A crash: it releases its segments.
+            event = (s.Left if says_goodbye else s.MemberLost)(self.name, old)
+            old.leader.session_inbox.append((self.subscription, event))
+        if says_goodbye or self.world.chance.random() < 0.5:
+            self.assign((), frozenset())  # It releases its segments; without a goodbye that is a crash.
         self.link = None
         if alive:
             leader = alive[-1]  # The leader that a lookup names.
             self.link = LeaderLink(self, leader)
             kind = NAMES[self.subscription]
-            leader.session_inbox.append((self.subscription, s.Joined(self.name, kind, self.link, 0)))
+            knows = self.knows_buckets or CoreSabotage.SHARE_UNKNOWING in self.world.sabotage
+            leader.session_inbox.append((self.subscription, s.Joined(self.name, kind, self.link, 0, knows)))
 
     def _readable(self) -> list[SegmentId]:
         if CoreSabotage.HAND_OUT_EARLY in self.world.sabotage and self.world.topic is not None:
@@ -70,15 +83,18 @@ class CoreReader:
         return list(self.assigned)
 
     def _read(self, number: SegmentId) -> Turns:
-        log = self.world.logs.get(number)
-        if log is None or log.readers.setdefault(self.subscription, self) is not self:
+        world, name = self.world, self.subscription
+        log = world.logs.get(number)
+        if log is None or not log.attach(name, self, shares=number in self.shared):
             return
-        message = self.world.deliver(number, self.subscription, keeps_order=True)
-        if message is None:
+        at = world.deliver_in_order(number, name, self, self.name)
+        if at is None:
             return
         yield
-        if self.world.logs.get(number) is log and log.readers.get(self.subscription) is self:
-            self.world.acknowledge(number, self.subscription, message)
+        while world.is_hostile and world.chance.random() < 0.8:
+            yield  # Slow, so that buckets move meanwhile.
+        if world.logs.get(number) is log and self in log.readers.get(name, {}):
+            world.acknowledge(number, name, at)
 
 
 def queue_reader(world: CoreWorld, subscription: str) -> Turns:
@@ -90,10 +106,10 @@ def queue_reader(world: CoreWorld, subscription: str) -> Turns:
         numbers = [n for n, log in world.logs.items() if subscription in log.cursors]
         if numbers:
             number = world.chance.choice(numbers)
-            message = world.deliver(number, subscription, keeps_order=False)
+            log, at = world.logs[number], world.deliver(number, subscription)
             yield
-            if message is not None:
-                world.acknowledge(number, subscription, message)
+            if at is not None and world.logs.get(number) is log:
+                world.acknowledge(number, subscription, at)
 
 
 def producer(world: CoreWorld, keys: tuple[int, ...], sent: dict[int, int]) -> Turns:

@@ -39,7 +39,7 @@ class Assignee(Protocol):
     world: CoreWorld
     link: LeaderLink | None
 
-    def assign(self, segments: tuple[SegmentId, ...]) -> None: ...
+    def assign(self, segments: tuple[SegmentId, ...], shared: frozenset[SegmentId]) -> None: ...
 
 
 class LeaderLink:
@@ -49,10 +49,13 @@ class LeaderLink:
         self.consumer = consumer
         self.leader = leader
 
-    def told(self, segments: tuple[SegmentId, ...]) -> None:
+    def told(self, segments: tuple[SegmentId, ...], shared: frozenset[SegmentId]) -> None:
         if self.consumer.link is self:
-            self.consumer.world.note(f"L{self.leader.number} tells {self.consumer.name} {list(segments)}")
-            self.consumer.assign(segments)
+            some = f", sharing {sorted(shared)}" if shared else ""
+            self.consumer.world.note(
+                f"L{self.leader.number} tells {self.consumer.name} {list(segments)}{some}"
+            )
+            self.consumer.assign(segments, shared)
 
 
 class Deposed(Exception):
@@ -303,7 +306,7 @@ class Leader:
         record = world.subscription(name)
         if record is None or world.topic is None:
             return
-        group = ConsumerGroup(world.topic.layout, record.kind)
+        group = ConsumerGroup(world.topic.layout, record.kind, shares_sealed=world.shares_sealed)
         yield
         found = tuple(world.consumers.get(name, {}).values())
         stored = tuple(record for record, _ in found)
@@ -323,7 +326,9 @@ class Leader:
         while (version := world.put_consumer(name, record, self.versions.get(key))) is None:
             self._look_again(key)
         self.versions[key] = version
-        world.note(f"L{self.number} stores that {record.name} has {list(record.assigned)}")
+        world.note(
+            f"L{self.number} stores that {record.name} has {list(record.assigned)} {dict(record.shares)}"
+        )
 
     def _remove_session(self, name: str, consumer: str) -> None:
         while not self.world.remove_consumer(name, consumer, self.versions.get((name, consumer))):
@@ -349,20 +354,23 @@ class Leader:
                 self._store_session(name, record)
             case s.RemoveSession(consumer):
                 self._remove_session(name, consumer)
-            case s.Push(link, _, _, segments, _):
+            case s.Push(link, _, _, segments, shares):
                 assert isinstance(link, LeaderLink)
-                link.told(segments)
-            case s.JoinAnswer(consumer, _, segments, _):
+                link.told(segments, frozenset(shares))
+            case s.JoinAnswer(consumer, _, segments, shares):
                 link = (
                     self.groups[name].sessions[consumer].link
                     if consumer in self.groups[name].sessions
                     else None
                 )
                 if isinstance(link, LeaderLink):
-                    link.told(segments)
+                    link.told(segments, frozenset(shares))
             case s.StartGrace(consumer, timer):
                 if world.chance.random() < 0.3:
                     self.session_inbox.append((name, s.GraceExpired(consumer, timer)))
+            case s.StartSettling(timer):
+                if world.chance.random() < 0.3:
+                    self.session_inbox.append((name, s.SettlingOver(timer)))
             case _:
                 pass
 

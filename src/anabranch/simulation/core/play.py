@@ -20,8 +20,11 @@ from anabranch.simulation.core.world import Broken, CoreSabotage, CoreWorld, Tur
 
 KEYS = (0x0000, 0x1234, 0x4000, 0x7FFF, 0x8000, 0xBEEF, 0xC001, 0xFFFF)
 LEADERS_MAX = 3
-ACTIVE_MAX = 6
+# How many active segments requests may lead to: with few of them, consumers share.
+ACTIVE_MAX = (1, 3, 6)
 HOSTILE_TURNS = 1500
+# With less trouble: leaders live long enough for consumers to share segments, and buckets to move.
+BUSY_TURNS = 1500
 QUIET_TURNS_MAX = 60_000
 BUCKETS = (1, 2, 4, 7)
 
@@ -37,9 +40,13 @@ class CorePlay:
     tickets: int = 0
     leaders_made: int = 0
     budget: BucketBudget = ONE_BUCKET
+    active_max: int = 1
 
     def run(self) -> None:
         world, chance = self.world, self.world.chance
+        self.budget = BucketBudget(chance.choice(BUCKETS), 8)
+        self.active_max = chance.choice(ACTIVE_MAX)
+        world.shares_sealed = chance.random() < 0.8
         self._found_topic()
         sent = dict.fromkeys(KEYS, 0)
         self.actors += [producer(world, KEYS[::2], sent), producer(world, KEYS[1::2], sent)]
@@ -47,8 +54,12 @@ class CorePlay:
             if kind is SubscriptionKind.QUEUE:
                 self.actors.append(queue_reader(world, name))
             else:
-                self.actors += [CoreReader(world, f"{name}-{n}", name, self.leaders).live() for n in range(2)]
-        for _ in range(HOSTILE_TURNS):
+                for n in range(chance.choice((2, 4, 5))):
+                    knows = chance.random() < 0.8
+                    reader = CoreReader(world, f"{name}-{n}", name, self.leaders, knows_buckets=knows)
+                    self.actors.append(reader.live())
+        for turn in range(HOSTILE_TURNS + BUSY_TURNS):
+            world.trouble = 1.0 if turn < HOSTILE_TURNS else 0.1
             self._trouble()
             self._advance(chance.randrange(len(self.actors) + len(self.leaders)))
         self._calm()
@@ -68,17 +79,19 @@ class CorePlay:
     def _trouble(self) -> None:
         chance = self.world.chance
         roll = chance.random()
-        if roll < 0.006 and self.leaders:
+        if roll < 0.006 * self.world.trouble and self.leaders:
             leader = chance.choice(self.leaders)
             self.world.note(f"L{leader.number} dies")
             self._bury(leader)
         if len(self.leaders) > 1 and chance.random() < 0.008:
             self._bury(self.leaders[0])  # It has learned that another was elected.
-        if (not self.leaders and roll < 0.3) or (len(self.leaders) < LEADERS_MAX and roll > 0.99):
+        if (not self.leaders and roll < 0.3) or (
+            len(self.leaders) < LEADERS_MAX and roll > 1 - 0.01 * self.world.trouble
+        ):
             self._elect()
-        if chance.random() < 0.05:
+        if chance.random() < 0.05 * self.world.trouble:
             self._ask()
-        if chance.random() < 0.01:
+        if chance.random() < 0.01 * self.world.trouble:
             self.actors.append(direct_subscriber(self.world, chance.choice(list(NAMES))))
         if self.world.topic is None:
             self._found_topic()
@@ -99,8 +112,7 @@ class CorePlay:
     def _found_topic(self) -> None:
         world = self.world
         world.generations += 1
-        self.budget = BucketBudget(world.chance.choice(BUCKETS))
-        layout = SegmentLayout.initial(world.chance.choice((1, 2, 3)), 1, budget=self.budget)
+        layout = SegmentLayout.initial(world.chance.choice((1, 1, 2, 3)), 1, budget=self.budget)
         world.create_topic(ScalableTopic(layout, world.generations))
         world.note(f"topic {world.generations} made")
 
@@ -129,10 +141,10 @@ class CorePlay:
         chance, ticket = self.world.chance, self.tickets
         active = topic.layout.active
         name = chance.choice(list(NAMES))
-        match chance.choices(range(8), (6, 5, 5, 3, 1, 6, 0.25, 3))[0]:
+        match chance.choices(range(8), (6, 5, 5, 3, 1, 6, 0.25, 2))[0]:
             case 0:
                 number = chance.choice(active).id
-                return e.SplitRequested(ticket, number, 1) if len(active) < ACTIVE_MAX else None
+                return e.SplitRequested(ticket, number, 1) if len(active) < self.active_max else None
             case 1 if len(active) > 1:
                 at = chance.randrange(len(active) - 1)
                 return e.MergeRequested(ticket, active[at].id, active[at + 1].id, 1, self.budget)
@@ -148,7 +160,9 @@ class CorePlay:
             case 6:
                 return e.DeletionRequested(ticket)
             case 7:
-                return e.RebucketRequested(ticket, chance.choice(active).id, chance.choice(BUCKETS), 1)
+                segment, count = chance.choice(active), chance.choice((1, 2, 4, 8))
+                differs = count != segment.bucket_count
+                return e.RebucketRequested(ticket, segment.id, count, 1) if differs else None
             case _:
                 return None
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
 from enum import Enum
 
 from anabranch.controller.core.errors import SegmentGone, SegmentRefused, SegmentUnavailable
@@ -24,7 +23,8 @@ from anabranch.model.scalable import (
     SubscriptionKind,
     SubscriptionRecord,
 )
-from anabranch.model.segments import HashRange, Segment, SegmentId
+from anabranch.model.segments import Segment, SegmentId
+from anabranch.simulation.core.log import CoreMessage, SegmentLog
 
 TRACE_LINES = 80
 
@@ -47,28 +47,8 @@ class CoreSabotage(Enum):
     COLLECT_UNREAD = "sealed segments are collected although a subscription has not read them"
     REPLAN_N = "a leader that resumes a rebucket chooses another number of entry buckets than was planned"
     FORGET_MARK = "a subscription is deleted without marking its record first"
-
-
-@dataclass(frozen=True, slots=True)
-class CoreMessage:
-    key: int
-    number: int  # The message's number within its key, from 0 on, in the order of sending.
-
-
-@dataclass(slots=True)
-class SegmentLog:
-    """A segment's storage."""
-
-    generation: int
-    span: HashRange
-    is_sealed: bool = False
-    entries: list[CoreMessage] = field(default_factory=list)
-    cursors: dict[str, int] = field(default_factory=dict)
-    # The attached reader, by subscription: a stream's segment has one reader.
-    readers: dict[str, object] = field(default_factory=dict)
-
-    def is_drained(self, subscription: str) -> bool:
-        return self.is_sealed and self.cursors.get(subscription, -1) >= len(self.entries)
+    HAND_OVER_EARLY = "a bucket goes to its next consumer while the last one still has a message of it"
+    SHARE_UNKNOWING = "a consumer whose client does not know buckets is told to share"
 
 
 class StoreDown(AnabranchError):
@@ -85,6 +65,7 @@ class CoreWorld:
         self.chance = random.Random(seed)
         self.sabotage = sabotage
         self.is_hostile = True
+        self.trouble = 1.0  # How often things go wrong while it is, compared with the worst time.
         self.trace: list[str] = []
         # The stored record. Versions start over when the record is made again, as in any store.
         self.topic: ScalableTopic | None = None
@@ -102,6 +83,10 @@ class CoreWorld:
         self.newest: dict[tuple[str, int, int], int] = {}
         self.complete: set[tuple[str, int]] = set()  # Lives whose creation the controller confirmed.
         self.sought: set[tuple[str, int]] = set()
+        self.shares_sealed = True
+        # How often a message came to a reader that shares its segment, and how often a bucket was withheld.
+        self.shared_deliveries = 0
+        self.withheld = 0
         self.listeners: list[Callable[[str], None]] = []
 
     def note(self, text: str) -> None:
@@ -216,7 +201,7 @@ class CoreWorld:
             found = self.logs.get(segment.id)
             if found is None or found.generation != record.generation:
                 self._lose(segment.id, "was cleared away as a leftover")
-                self.logs[segment.id] = SegmentLog(record.generation, segment.range)
+                self.logs[segment.id] = SegmentLog(record.generation, segment.range, segment.bucket_splits)
             for name in subscriptions:
                 yield
                 stored = self.subscription(name)
@@ -233,7 +218,8 @@ class CoreWorld:
             if not self._believes and not record.may_seal(segment.id):
                 raise SegmentRefused(f"segment {segment.id} is not to be sealed")
             yield
-            log = self.logs.setdefault(segment.id, SegmentLog(record.generation, segment.range))
+            fresh = SegmentLog(record.generation, segment.range, segment.bucket_splits)
+            log = self.logs.setdefault(segment.id, fresh)
             if CoreSabotage.PUBLISH_UNSEALED not in self.sabotage:
                 log.is_sealed = True
         finally:
@@ -278,8 +264,8 @@ class CoreWorld:
                 raise SegmentRefused(f"there is a subscription {name}")
             log = self.logs.get(segment.id)
             if log is not None:
-                log.cursors.pop(name, None)
-                log.readers.pop(name, None)
+                for part in (log.cursors, log.acked, log.readers, log.holders):
+                    part.pop(name, None)
             yield
         finally:
             self.release(segment.id)
@@ -292,6 +278,7 @@ class CoreWorld:
                 if to_end:
                     self.owed.get(self.life(name), set()).difference_update(log.entries)
                 log.cursors[name] = len(log.entries) if to_end else 0
+                log.acked.pop(name, None)
                 # Messages that the cursor had skipped may come now, after those already seen.
                 self.sought.add(self.life(name))
             yield
@@ -353,33 +340,106 @@ class CoreWorld:
             self.owed.setdefault(self.life(name), set()).add(message)
         return True
 
-    def deliver(self, number: SegmentId, name: str, *, keeps_order: bool) -> CoreMessage | None:
-        """The next entry of the cursor, if there is one."""
+    def owner(self, number: SegmentId, name: str, bucket: int) -> str:
+        """The consumer that has the bucket by the stored sessions; "" if none has."""
+        for consumer, (record, _) in sorted(self.consumers.get(name, {}).items()):
+            if number in record.assigned and bucket in record.shares.get(number, (bucket,)):
+                return consumer
+        return ""
+
+    def deliver(self, number: SegmentId, name: str) -> int | None:
+        """The next entry of the cursor for a reader that keeps no order, if there is one."""
         log = self.logs.get(number)
         if log is None or name not in log.cursors or log.cursors[name] >= len(log.entries):
             return None
-        message = log.entries[log.cursors[name]]
-        life = self.life(name)
-        seen = self.delivered.setdefault(life, set())
-        if message not in seen:
-            seen.add(message)
-            self.note(f"{name} got {message.key:04x} number {message.number} from segment {number}")
-            if keeps_order and life not in self.sought:
-                newest = self.newest.get((*life, message.key), -1)
-                if message.number < newest:
-                    raise self.broken(f"{name} got {message} after number {newest} of that key")
-                self.newest[(*life, message.key)] = message.number
-        return message
+        at = log.cursors[name]
+        self._delivered(number, name, log.entries[at], keeps_order=False)
+        return at
 
-    def acknowledge(self, number: SegmentId, name: str, message: CoreMessage) -> None:
+    def deliver_in_order(self, number: SegmentId, name: str, reader: object, consumer: str) -> int | None:
+        """The next entry of one of the buckets that an attached reader of a stream may have."""
         log = self.logs.get(number)
         if log is None or name not in log.cursors:
+            return None
+        shares = log.readers[name][reader]
+        holders, acked = log.holders.setdefault(name, {}), log.acked.get(name, set())
+        passed: set[int] = set()
+        for at in range(log.cursors[name], len(log.entries)):
+            bucket = log.bucket(log.entries[at])
+            if at in acked or bucket in passed:
+                continue
+            passed.add(bucket)  # What comes later in this bucket waits for this entry.
+            if shares and self.owner(number, name, bucket) != consumer:
+                continue
+            holder = holders.get(bucket)
+            if holder is not None and holder is not reader:
+                self.withheld += 1
+                if CoreSabotage.HAND_OVER_EARLY not in self.sabotage:
+                    continue
+                later = range(at + 1, len(log.entries))
+                at = next((n for n in later if log.bucket(log.entries[n]) == bucket and n not in acked), at)
+            holders[bucket] = reader
+            self.shared_deliveries += shares
+            self._delivered(number, name, log.entries[at], keeps_order=True)
+            return at
+        return None
+
+    def _delivered(self, number: SegmentId, name: str, message: CoreMessage, *, keeps_order: bool) -> None:
+        life = self.life(name)
+        seen = self.delivered.setdefault(life, set())
+        if message in seen:
             return
-        at = log.cursors[name]
-        if at < len(log.entries) and log.entries[at] == message:
-            log.cursors[name] = at + 1
+        seen.add(message)
+        self.note(f"{name} got {message.key:04x} number {message.number} from segment {number}")
+        if not keeps_order or life in self.sought:
+            return
+        newest = self.newest.get((*life, message.key), -1)
+        if message.number < newest:
+            raise self.broken(f"{name} got {message} after number {newest} of that key")
+        self._check_acknowledged(number, name, message)
+        self.newest[(*life, message.key)] = message.number
+
+    def acknowledge(self, number: SegmentId, name: str, at: int) -> None:
+        log = self.logs.get(number)
+        if log is None or name not in log.cursors or at >= len(log.entries):
+            return
+        acked = log.acked.setdefault(name, set())
+        log.holders.get(name, {}).pop(log.bucket(log.entries[at]), None)
+        if at >= log.cursors[name]:
+            acked.add(at)
+        while log.cursors[name] in acked:
+            acked.remove(log.cursors[name])
+            log.cursors[name] += 1
 
     # -- laws
+
+    def _check_acknowledged(self, number: SegmentId, name: str, message: CoreMessage) -> None:
+        """Nothing of a bucket may be delivered before its older entries are acknowledged."""
+        log = self.logs[number]
+        acked, bucket = log.acked.get(name, set()), log.bucket(message)
+        for at in range(log.cursors[name], len(log.entries)):
+            older = log.entries[at]
+            if older == message:
+                return
+            if at not in acked and log.bucket(older) == bucket:
+                raise self.broken(
+                    f"{name} got {message} of bucket {bucket} while {older} is not acknowledged"
+                )
+
+    def _check_records(self, name: str) -> None:
+        """Once all is quiet: one stored session for each bucket, and only clients that know buckets share."""
+        named: dict[tuple[SegmentId, int], str] = {}
+        for consumer, (record, _) in sorted(self.consumers.get(name, {}).items()):
+            if record.shares and not record.knows_buckets:
+                raise self.broken(
+                    f"{consumer} of {name} does not know buckets and shares {dict(record.shares)}"
+                )
+            for number in record.assigned:
+                log = self.logs.get(number)
+                every = range(1 if log is None else len(log.splits) + 1)
+                for bucket in record.shares.get(number, tuple(every)):
+                    if (other := named.setdefault((number, bucket), consumer)) != consumer:
+                        raise self.broken(f"bucket {bucket} of segment {number} is of {other} and {consumer}")
 
     def _check_writable(self, number: SegmentId, topic: ScalableTopic) -> None:
         """Everything before a segment that is written to must be sealed."""
@@ -466,6 +526,7 @@ class CoreWorld:
                 if wants and record.kind is not SubscriptionKind.CHECKPOINT and name not in log.cursors:
                     raise self.broken(f"segment {segment.id} has no cursor of {name}")
         for name in self.subscriptions:
+            self._check_records(name)
             life = self.life(name)
             missing = self.owed.get(life, set()) - self.delivered.get(life, set())
             if missing:

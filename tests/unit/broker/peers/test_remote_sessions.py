@@ -214,3 +214,23 @@ async def test_acknowledgements_that_were_lost_at_another_broker_are_noticed(
     await receive(reader, 5)
     assert ids(await session.assignment()) == []
     assert ids(await session.assignment()) == [0]
+
+
+async def test_a_consumer_that_reads_all_of_what_it_was_to_share_at_another_broker_is_noted() -> None:
+    config = BrokerConfig(scalable_topic_auto_scale_enabled=False, scalable_topic_entry_bucket_budget=4)
+    clients = Clients()
+    async with running(2, config) as cluster:
+        await far_segment(cluster)
+        ours, java = [
+            await Peer.connect(cluster.first.broker.service_url, "Pulsar-Java-v5.0.0-M2", features)
+            for features in (pb.FeatureFlags(supports_scalable_topics=True), pb.FeatureFlags())
+        ]
+        far = await clients.to(cluster.nodes[1])
+        await ours.register(ORDERS, "a")
+        (told,) = (await java.register(ORDERS, "b")).assignment.segments
+        assert len(told.bucket_ranges) == 4
+        await attach(far, ONLY, "b", 5)
+        assert ids(await java.assignment()) == []
+        for peer in (ours, java):
+            await peer.close()
+        await clients.close()

@@ -120,7 +120,7 @@ def test_the_next_leader_settles_what_the_last_one_had_not() -> None:
     story = Story(one_segment(), join("ana"), join("bo"), left("bo"))
     new = Story(one_segment(), Restored(story.records))
     assert new.held == story.held
-    assert [type(e) for e in new.effects] == [StartSettling, StartGrace]
+    assert [type(e) for e in new.effects] == [StoreSession, StartSettling, StartGrace]
     assert new.then(SettlingOver(new.group.settling)) == [
         StoreSession(ConsumerRecord("ana", STREAM, (S0,), (), {}, True))
     ]
@@ -131,7 +131,13 @@ def test_the_next_leader_has_the_same_shares_and_knows_who_can_share() -> None:
     assert story.held == {"ana": {0: (0, 1)}, "bo": {0: (2, 3)}, "cy": {}}
     new = Story(one_segment(), Restored(story.records))
     assert new.held == story.held
-    assert not [e for e in new.effects if isinstance(e, StoreSession)]
+    # Each is stored as it was: the last leader can store none of them after that.
+    assert [e.record for e in new.effects if isinstance(e, StoreSession)] == list(story.records)
+
+
+def test_the_next_leader_stores_nothing_where_no_segment_can_be_shared() -> None:
+    story = Story(one_segment(1), join("ana"), join("bo"))
+    assert not Story(one_segment(1), Restored(story.records)).stored
 
 
 def test_a_lost_sharer_keeps_its_buckets_until_its_grace_period_ends() -> None:

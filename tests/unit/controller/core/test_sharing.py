@@ -326,3 +326,11 @@ def test_a_newcomer_among_two_hundred_sharers_of_a_thousand_buckets_leaves_most_
     after = share(segments, room_of, knowing([*names, "new"]), before, {})
     assert active(after) == {*names, "new"}
     assert kept(segments, before, after) > 700
+
+
+def test_who_could_share_waits_rather_than_take_the_only_segment_from_one_who_could_not() -> None:
+    last: Shared = {SegmentId(0): {"old": UNSHARED}}
+    assert share(segments_of(4), room_of, knowing(["c0"], "old"), last, {}) == last
+    # Two are more than one.
+    chosen = share(segments_of(4), room_of, knowing(["c0", "c1"], "old"), last, {})
+    assert chosen == {0: {"c0": (0, 1), "c1": (2, 3)}}
