@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from anabranch.client.acking.core.state import GROUP_MAX, WHOLE, AckGroup, Acks, Place, Rest, Until, words_of
-from anabranch.client.errors import ConnectionLost
+from anabranch.client.errors import ConnectionLost, RequestRefused
 from anabranch.client.message import signed
 from anabranch.client.transport.connection import ClientConnection
 from anabranch.client.transport.pool import REQUEST_MAX_S, ask
@@ -42,6 +42,7 @@ class AckSender:
         self._connection: ClientConnection | None = None
         self._number = 0
         self._is_over = False
+        self._began_at: Place | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
 
     # -- the subscription
@@ -52,14 +53,30 @@ class AckSender:
         stored = self._acks.stored_until
         if stored is None or not self._acks.waiting:
             return
-        answer = await ask(connection, C.GET_LAST_MESSAGE_ID, "getLastMessageId", consumer_id=number)
-        if answer.HasField("consumer_mark_delete_position"):
-            at = answer.consumer_mark_delete_position
-            if (signed(at.ledgerId), signed(at.entryId)) < stored:
-                log.info("%s: the cursor was moved back, dropping acknowledgements that wait", self._topic)
-                self._acks.forget_waiting()
-                self._acks.stored_until = None
-                self._look()
+        at = await _place_of_cursor(connection, number)
+        if at is not None and at < stored:
+            self._moved_back()
+
+    async def check_shared_place(self, connection: ClientConnection, number: int) -> None:
+        """Like `check_place`, for a segment that other consumers read too: acknowledgements of single entries do not
+        say where the cursor is, so the broker is asked at each subscription, and only a move to before the last one is
+        noticed."""
+        try:
+            at = await _place_of_cursor(connection, number)
+        except RequestRefused:
+            if self._acks.waiting:
+                raise
+            return
+        if at is not None:
+            if self._acks.waiting and self._began_at is not None and at < self._began_at:
+                self._moved_back()
+            self._began_at = at
+
+    def _moved_back(self) -> None:
+        log.info("%s: the cursor was moved back, dropping acknowledgements that wait", self._topic)
+        self._acks.forget_waiting()
+        self._acks.stored_until = None
+        self._look()
 
     def attach(self, connection: ClientConnection, number: int) -> None:
         """The segment is subscribed as consumer `number`: unconfirmed acknowledgements are sent at once."""
@@ -180,6 +197,15 @@ class AckSender:
                 if number <= settled and not waiter.done():
                     waiter.set_result(None)
             self._waiters = [one for one in self._waiters if not one[1].done()]
+
+
+async def _place_of_cursor(connection: ClientConnection, number: int) -> Place | None:
+    """The last entry before which all is acknowledged, if the broker says it."""
+    answer = await ask(connection, C.GET_LAST_MESSAGE_ID, "getLastMessageId", consumer_id=number)
+    if not answer.HasField("consumer_mark_delete_position"):
+        return None
+    at = answer.consumer_mark_delete_position
+    return signed(at.ledgerId), signed(at.entryId)
 
 
 def _fields(consumer: int, group: AckGroup) -> dict[str, Any]:

@@ -323,7 +323,10 @@ class SegmentConsumer:
                 await reader_place.check(connection, life.number, self.topic, self.position)
             self._restarted(self)
             self.acking = None
-            await self.acks.check_place(connection, life.number)
+            if self.is_shared:
+                await self.acks.check_shared_place(connection, life.number)
+            else:
+                await self.acks.check_place(connection, life.number)
         except BaseException:
             life.withdraw()
             raise

@@ -164,6 +164,48 @@ async def test_single_acknowledgements_are_sent_again_after_a_lost_connection(
         await reads_as(script, KEY_SHARED, 2)
 
 
+@pytest.mark.parametrize("is_moved_back", [False, True])
+async def test_single_acknowledgements_are_not_sent_again_if_the_subscription_was_moved_back(
+    script: ScriptedBroker, client: Client, is_moved_back: bool
+) -> None:
+    script.ends[ONE] = (1, 4)
+    async with await open_stream(script, client, {1: 4}) as consumer:
+        script.deliver(ONE, 7)
+        (message,) = await take(consumer, 1)
+        script.answers_acks = False
+        await consumer.ack_cumulative(message)
+        flushing = asyncio.create_task(consumer.flush())
+        await script.until(lambda: script.acks)
+        script.answers_acks = True
+        script.ends[ONE] = (1, 3 if is_moved_back else 6)
+        for link in script.links:
+            link.cut()
+        assert await flushing is not is_moved_back
+        assert len(script.acks) == (1 if is_moved_back else 2)
+
+
+@pytest.mark.parametrize("is_waiting", [False, True])
+async def test_a_broker_that_does_not_say_where_the_cursor_is_matters_only_with_acknowledgements(
+    script: ScriptedBroker, client: Client, is_waiting: bool
+) -> None:
+    script.places_refused = 1
+    async with await open_stream(script, client, {1: 4}) as consumer:
+        assert len(script.subscriptions) == 1
+        script.deliver(ONE, 7)
+        (message,) = await take(consumer, 1)
+        if is_waiting:
+            script.answers_acks = False
+            await consumer.ack_cumulative(message)
+            flushing = asyncio.create_task(consumer.flush())
+            await script.until(lambda: script.acks)
+            script.answers_acks = True
+        script.places_refused = 1
+        for link in script.links:
+            link.cut()
+        await reads_as(script, KEY_SHARED, 3 if is_waiting else 2)
+        assert not is_waiting or await flushing
+
+
 async def test_a_chunked_message_is_acknowledged_in_all_its_chunks(
     script: ScriptedBroker, client: Client
 ) -> None:
@@ -238,10 +280,12 @@ async def test_a_seek_gives_up_the_acknowledgements_of_before(script: ScriptedBr
 
 # -- from alone to shared, and back
 
-
-@pytest.mark.parametrize(
+BOTH_WAYS = pytest.mark.parametrize(
     ("before", "after", "kind"), [({1: 0}, {1: 4}, KEY_SHARED), ({1: 4}, {1: 0}, EXCLUSIVE)]
 )
+
+
+@BOTH_WAYS
 async def test_a_segment_with_nothing_out_is_read_in_the_other_way_at_once(
     script: ScriptedBroker,
     client: Client,
@@ -267,9 +311,7 @@ async def test_a_segment_with_nothing_out_is_read_in_the_other_way_at_once(
         assert script.acks[1:] == [(ONE, 1, 1, not after[1])]
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "kind"), [({1: 0}, {1: 4}, KEY_SHARED), ({1: 4}, {1: 0}, EXCLUSIVE)]
-)
+@BOTH_WAYS
 async def test_what_is_out_is_waited_for_and_what_waits_comes_again(
     script: ScriptedBroker,
     client: Client,
