@@ -87,7 +87,8 @@ def _told(record: dict[str, Any], parent: int) -> str:
 
 
 def _buckets(segment: dict[str, Any]) -> str:
-    count = len(segment.get("entryBucketSplits", ())) + 1
+    # Stats have the number, the layout has it or, where buckets are uneven, their starts.
+    count = segment.get("entryBuckets") or len(segment.get("entryBucketSplits", ())) + 1
     return f", {count} entry buckets" if count > 1 else ""
 
 
