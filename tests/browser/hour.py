@@ -12,11 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from anabranch.autoscale.decide import Merge, Observation, Split, decide
+from anabranch.autoscale.decide import Merge, Observation, Rebucket, Split, decide
 from anabranch.autoscale.decisions import DecisionHistory
 from anabranch.autoscale.load import Load, LoadReport
 from anabranch.autoscale.policy import DEFAULT, ScalePolicy, resolve
 from anabranch.autoscale.reporting import should_write
+from anabranch.model.buckets import ONE_BUCKET, BucketBudget
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import Segment, SegmentId
 
@@ -58,12 +59,20 @@ class Played:
 
 
 def play(
-    traffic: Traffic, policy: ScalePolicy = DEFAULT, *, segments: int = 1, end_ms: int, seed: int = 7
+    traffic: Traffic,
+    policy: ScalePolicy = DEFAULT,
+    *,
+    segments: int = 1,
+    end_ms: int,
+    seed: int = 7,
+    consumers: Callable[[float], int] = lambda at: 3,
+    budget: BucketBudget | None = None,
 ) -> Played:
-    """From an hour and five minutes before `end_ms` until then, with a look every ten seconds."""
+    """From an hour and five minutes before `end_ms` until then, with a look every ten seconds. With a budget of entry
+    buckets, consumers share segments."""
     chance = random.Random(seed)
     begin_ms = end_ms - HOUR_MS - 300_000
-    layout = SegmentLayout.initial(segments, begin_ms - 600_000)
+    layout = SegmentLayout.initial(segments, begin_ms - 600_000, budget=budget or ONE_BUCKET)
     played = Played(layout, dict(layout.segments))
     reports: dict[SegmentId, LoadReport] = {}
     backlog = 0.0
@@ -83,13 +92,19 @@ def play(
         backlog = max(chance.uniform(20, 90), backlog + whole * (1 - keeping_up) * SAMPLE_MS / 1000)
         out = whole * keeping_up
         played.totals.append((now_ms, whole, out, whole * BYTES_EACH, out * BYTES_EACH, round(backlog)))
-        verdict = decide(Observation(layout, reports, {"billing": 3}, now_ms), policy)
+        seen = Observation(layout, reports, {"billing": consumers(at)}, now_ms)
+        if budget is not None:
+            capacity = {"billing": {s.id: s.bucket_count for s in layout.active}}
+            seen = replace(seen, capacity=capacity, budget=budget, last_left_ms=begin_ms)
+        verdict = decide(seen, policy)
         played.history = played.history.add(verdict, now_ms)
         match verdict:
             case Split(number, _, _, lopsided):
                 layout = layout.split(number, now_ms, lopsided)
             case Merge(one, other):
-                layout = layout.merge(one, other, now_ms)
+                layout = layout.merge(one, other, now_ms, budget or ONE_BUCKET)
+            case Rebucket(number, buckets):
+                layout = layout.rebucket(number, buckets, now_ms)
         played.segments.update(layout.segments)
     played.layout = layout
     return played
@@ -159,6 +174,8 @@ def answer(
                     "sealed": s.sealed_ms,
                     "parents": list(s.parents),
                     "children": list(s.children),
+                    "buckets": s.bucket_count,
+                    "classic": bool(s.classic_topic),
                     "gone": False,
                 }
                 for s in shown
@@ -205,6 +222,18 @@ def answer(
 def tidal(end_ms: int) -> Any:
     """Splits and merges on two tides."""
     return answer(play(tide, NIMBLE, end_ms=end_ms), end_ms=end_ms, policy=NIMBLE)
+
+
+def crowded(end_ms: int) -> Any:
+    """A quiet topic whose consumers become many, and share it."""
+    played = play(
+        lambda place, at: 0.4 * tide(place, at) / (1 + 60 * at),
+        NIMBLE,
+        end_ms=end_ms,
+        consumers=lambda at: 3 if at < 0.35 else 7 if at < 0.7 else 20,
+        budget=BucketBudget(4),
+    )
+    return answer(played, end_ms=end_ms, policy=NIMBLE, consumers=20, name="crowd")
 
 
 def flooded(end_ms: int) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from browser.hour import HOUR_MS, flooded, tidal
+from browser.hour import HOUR_MS, crowded, flooded, tidal
 from browser.told import Told
 from harness.browser import Page
 
@@ -61,7 +61,24 @@ def edges(stream: Any, index: int) -> tuple[float, float]:
     return stream["middle"][index] - stream["half"][index], stream["middle"][index] + stream["half"][index]
 
 
-@pytest.mark.parametrize("make", [tidal, flooded], ids=["tide", "flood"])
+def test_a_segment_that_took_anothers_place_is_joined_to_it_as_a_rebucket(page: Page) -> None:
+    answer = crowded(NOW)
+    told = {(d["segments"][0]): d["kind"] for d in answer["decisions"] if d["kind"] != "stay"}
+    kinds = {
+        parents[0]: kind for kind, parents, children in braided(page, answer)["joins"] if len(parents) == 1
+    }
+    assert list(kinds.values()).count("rebucket") >= 2
+    assert kinds == {number: told[number] for number in kinds}
+
+
+def test_a_migrated_classic_topic_is_no_rebucket(page: Page) -> None:
+    answer = crowded(NOW)
+    for segment in answer["layout"]["segments"]:
+        segment["classic"] = True
+    assert {kind for kind, *_ in braided(page, answer)["joins"]} <= {"split", "merge"}
+
+
+@pytest.mark.parametrize("make", [tidal, flooded, crowded], ids=["tide", "flood", "crowd"])
 def test_streams_of_active_segments_fill_the_height_in_the_order_of_their_hashes(
     page: Page, make: Callable[[int], Any]
 ) -> None:

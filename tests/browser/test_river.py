@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from browser.hour import flooded, tidal
+from browser.hour import crowded, flooded, tidal
 from browser.told import Told, live
 from harness.browser import Browser, Page
 
@@ -19,7 +19,7 @@ DRAWN = "window.anabranch.page.river.picture"
 @pytest.fixture(scope="module")
 def hours() -> dict[str, Any]:
     now = int(time.time() * 1000)
-    return {"orders": tidal(now), "flood": flooded(now)}
+    return {"orders": tidal(now), "flood": flooded(now), "crowd": crowded(now)}
 
 
 @pytest.fixture
@@ -135,6 +135,21 @@ def test_a_mark_tells_its_reason_on_hover_and_on_focus(topic: Callable[..., Page
     assert page.evaluate("document.activeElement.getAttribute('aria-describedby')") == "tip"
     page.key("Escape")
     page.until("document.querySelector('.tip').hidden")
+
+
+def test_a_rebucket_has_its_mark_its_reason_and_its_line_among_the_decisions(
+    topic: Callable[..., Page],
+) -> None:
+    page = topic("crowd")
+    page.evaluate("document.querySelector('.mark.rebucket:not(.still)').focus()")
+    page.shows("replaced by")
+    page.shows("entry buckets")
+    page.shows("because of consumers")
+    label = page.evaluate("document.querySelector('.mark.rebucket:not(.still)').getAttribute('aria-label')")
+    assert "replaced by" in label
+    assert "subscription 'billing' has" in label
+    assert page.evaluate("document.querySelectorAll('.decisions li.rebucket .glyph').length") >= 2
+    page.shows("other entry buckets")
 
 
 def test_everything_is_reached_with_the_keyboard(topic: Callable[..., Page]) -> None:

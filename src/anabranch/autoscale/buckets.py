@@ -1,9 +1,9 @@
 """The bucket pass: whether a segment should get another number of entry buckets, which one, and why not. Pure.
 
 Consumers that share segments (PIP-486) first use the entry buckets that are there. Where those are too few, and no
-split would be worth its segments, a segment is replaced by one with more: the least power of two that serves all
-once all segments have it. Raising is fast. Lowering is lazy: buckets that no consumer has needed for a window of time are
-given back, down to the topic's share, as each bucket makes batches smaller.
+split would be worth its segments, a segment is replaced by one with more: the least power of two that serves them all
+once all segments have it. Raising is fast. Lowering is lazy: buckets that no consumer has needed for a window of time
+are given back, down to the topic's share, as each bucket makes batches smaller.
 
 A cooldown stands between two changes. Replacing further segments for the number that was chosen last is the same
 change, so a topic with many segments serves its consumers at once.

@@ -230,6 +230,8 @@ class ScalableTopic:
                 "leaf": not segment.children,
                 "legacy": bool(segment.classic_topic),
             }
+            if segment.bucket_splits:
+                value["segments"][str(segment.id)]["entryBucketSplits"] = list(segment.bucket_splits)
         return value
 
     @staticmethod

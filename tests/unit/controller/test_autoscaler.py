@@ -794,6 +794,57 @@ async def test_what_an_operator_did_is_part_of_the_story(rig: Rig) -> None:
 
 
 @simulated
+async def test_a_rebucket_by_hand_is_noted_counted_and_given_back_once_nobody_has_needed_it(rig: Rig) -> None:
+    async with scaled(rig) as broker:
+        await broker.topics.create(TOPIC)
+        await broker.topics.rebucket(TOPIC, 0, 8)
+        assert broker.active == [1]
+        await asyncio.sleep(29 * MINUTE)
+        assert broker.layout.active[0].bucket_count == 8
+        explained = await broker.scaler.explain(TOPIC)
+        assert "No rebucket: segment 1 has 8 entry buckets and 1 would be enough" in explained.verdict.because
+        await asyncio.sleep(3 * MINUTE)
+        assert [(s.id, s.bucket_count) for s in broker.layout.active] == [(2, 1)]
+        told = [
+            (d.rule, d.segments, d.because)
+            for d in (await stored_decisions(broker)).decisions
+            if d.kind is DecisionKind.REBUCKET
+        ]
+        assert told == [
+            ("manual", (0,), "An operator asked for the rebucket to 8 entry buckets"),
+            ("idle", (1,), "segment 1 has 8 entry buckets and 1 would be enough, for 30 min or longer"),
+        ]
+        assert broker.counted("rebucket", "idle") == 1
+        assert broker.counted("no_rebucket", "window") > 20
+        (figures,) = broker.scaler.figures()
+        assert (figures.rebuckets, figures.auto_splits, figures.auto_merges) == (2, 0, 0)
+
+
+@simulated
+async def test_a_consumer_that_leaves_starts_the_idle_window_again(rig: Rig) -> None:
+    async with scaled(rig) as broker:
+        await broker.topics.create(TOPIC)
+        await broker.topics.rebucket(TOPIC, 0, 8)
+        peer, _ = await rig.joined(broker.topics, "a")
+        await asyncio.sleep(20 * MINUTE)
+        await broker.topics.leave(TOPIC, "billing", "a", peer)
+        await asyncio.sleep(29 * MINUTE)
+        assert broker.layout.active[0].bucket_count == 8
+        await asyncio.sleep(3 * MINUTE)
+        assert broker.layout.active[0].bucket_count == 1
+
+
+@simulated
+async def test_no_rebucket_follows_where_nothing_happens_by_itself(rig: Rig) -> None:
+    async with scaled(rig) as broker:
+        await broker.topics.create(TOPIC)
+        await broker.topics.update(TOPIC, lambda r: replace(r, auto_scale={"enabled": False}))
+        await broker.topics.rebucket(TOPIC, 0, 8)
+        await asyncio.sleep(60 * MINUTE)
+        assert broker.active == [1]
+
+
+@simulated
 async def test_an_explanation_has_the_policy_the_loads_and_what_would_be_done_now(rig: Rig) -> None:
     async with scaled(rig, interval_s=NEVER_S) as broker:
         await broker.topics.create(TOPIC, 2)

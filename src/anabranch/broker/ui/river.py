@@ -131,6 +131,8 @@ def drawn(segments: Sequence[Segment]) -> list[dict[str, Any]]:
             "sealed": segment.sealed_ms if segment.is_sealed else 0,
             "parents": list(segment.parents),
             "children": list(segment.children),
+            "buckets": segment.bucket_count,
+            "classic": bool(segment.classic_topic),
         }
         for segment in segments
     ]

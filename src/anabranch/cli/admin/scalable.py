@@ -79,11 +79,17 @@ def _told(record: dict[str, Any], parent: int) -> str:
     ]
     parents = dag_view.ids(children[0]["parentIds"]) if children else str(parent)
     made = ", ".join(
-        f"{child['segmentId']} ({child['hashRange']['start']:04x}-{child['hashRange']['end']:04x})"
+        f"{child['segmentId']} ({child['hashRange']['start']:04x}-{child['hashRange']['end']:04x}{_buckets(child)})"
         for child in children
     )
     arrow = dag_view.glyphs_for(sys.stdout.encoding).arrow
     return f"{parents} {arrow} {made}; {active} active segments" if made else f"{active} active segments"
+
+
+def _buckets(segment: dict[str, Any]) -> str:
+    # Stats have the number, the layout has it or, where buckets are uneven, their starts.
+    count = segment.get("entryBuckets") or len(segment.get("entryBucketSplits", ())) + 1
+    return f", {count} entry buckets" if count > 1 else ""
 
 
 def _print_stats(topic: TopicName, found: dict[str, Any], *, as_json: bool) -> None:

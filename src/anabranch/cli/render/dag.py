@@ -106,7 +106,7 @@ def operation_text(operation: dict[str, Any], glyphs: Glyphs = UNICODE) -> str:
 
 
 def changes(before: Stats, after: Stats, glyphs: Glyphs = UNICODE) -> list[str]:
-    """The changes of segments between two stats, oldest first, including splits and merges of segments made in
+    """The changes of segments between two stats, oldest first, including operations on segments made in
     between."""
     was, now = before["segments"], after["segments"]
     made: dict[tuple[int, ...], list[int]] = {}
@@ -224,13 +224,18 @@ def _box(label: str, width: int, glyphs: Glyphs) -> str:
 
 
 def segment_table(stats: Stats, *, active_only: bool = False) -> list[str]:
-    rows = [("ID", "RANGE", "STATE", "FROM", "IN msg/s", "OUT msg/s", "STORED", "PRODUCERS", "BACKLOG")]
     found = sorted(stats["segments"].items(), key=lambda item: _order(item[1]))
+    # Most topics have one entry bucket a segment, and no column for it. An older broker does not tell.
+    has_buckets = any(segment.get("entryBuckets", 1) > 1 for _, segment in found)
+    names = ("ID", "RANGE", "STATE", "FROM", "IN msg/s", "OUT msg/s", "STORED", "PRODUCERS")
+    rows = [(*names, *(["BUCKETS"] if has_buckets else []), "BACKLOG")]
     for number, segment in found:
         if active_only and segment["state"] != "ACTIVE":
             continue
-        rows.append((number, *_segment_row(segment)))
-    return aligned(rows, left={1, 2, 3, 8})
+        *figures, backlog = _segment_row(segment)
+        buckets = [str(segment.get("entryBuckets", 1))] if has_buckets else []
+        rows.append((number, *figures, *buckets, backlog))
+    return aligned(rows, left={1, 2, 3, len(rows[0]) - 1})
 
 
 def _order(segment: dict[str, Any]) -> tuple[bool, int, int]:

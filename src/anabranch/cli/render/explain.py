@@ -26,7 +26,7 @@ _WHY: Final = {
     "consumers": "for consumers",
     "load": "for its load",
     "cold": "as both were cold",
-    "idle": "as nobody needed its entry buckets",
+    "idle": "as no consumer needed its entry buckets",
     "manual": "by hand",
 }
 

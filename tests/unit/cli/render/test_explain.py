@@ -64,6 +64,32 @@ def test_a_split_is_told_with_its_time_its_children_and_its_reason() -> None:
     ]
 
 
+def test_a_rebucket_is_told_with_its_successor_and_its_reason() -> None:
+    more = decision(9, "rebucket", "5 consumers and room for 4", segments=[0], rule="consumers")
+    fewer = decision(2, "rebucket", "1 would be enough", segments=[1], rule="idle")
+    segments = {"0": segment(0, 0xFFFF, (1,)), "1": segment(0, 0xFFFF, (2,)), "2": segment(0, 0xFFFF)}
+    assert part(shown(explained(more, fewer, segments=segments)), "The last hour") == [
+        "The last hour: 2 rebuckets",
+        "  11:51:00  Replaced segment 0 by 1 for consumers: 5 consumers and room for 4.",
+        "  11:58:00  Replaced segment 1 by 2 as no consumer needed its entry buckets: 1 would be enough.",
+    ]
+
+
+def test_a_rebucket_that_is_due_and_one_that_waits_are_part_of_now() -> None:
+    due = {"kind": "rebucket", "segments": [3], "because": "5 consumers and room for 4"}
+    assert (
+        part(shown(explained(now=due)), "Now")[1]
+        == "  About to replace segment 3: 5 consumers and room for 4."
+    )
+    waits = "No split: all is idle. No merge: there is one. No rebucket: not yet."
+    stay = {"kind": "stay", "segments": [], "because": waits}
+    assert part(shown(explained(now=stay)), "Now")[1:] == [
+        "  No split: all is idle.",
+        "  No merge: there is one.",
+        "  No rebucket: not yet.",
+    ]
+
+
 def test_a_merge_and_an_operation_by_hand_are_told() -> None:
     told = part(
         shown(

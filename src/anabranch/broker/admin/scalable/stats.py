@@ -1,9 +1,9 @@
 """A scalable topic's figures in the form of Pulsar's ScalableTopicStats JSON, with additions.
 
 Pulsar has counts, each segment's name and state, and each subscription's number of consumers. Ours adds the layout,
-rates, storage and backlog of every segment, each subscription's backlog and its consumers with their segments, the
-operation under way, the controller, how producers route their keys and what to do if they disagree, and for automatic
-splits and merges the last load reported by each segment's owner, the policy that applies and the last decision. A
+rates, storage, backlog and entry buckets of every segment, each subscription's backlog and its consumers with their
+segments, the operation under way, the controller, how producers route their keys and what to do if they disagree, and
+for automatic scaling the last load reported by each segment's owner, the policy that applies and the last decision. A
 segment whose owner did not answer has no figures and says so.
 """
 
@@ -97,6 +97,7 @@ def _segment(topic: TopicName, segment: Segment, status: SegmentStatus | None) -
         "createdAtMs": segment.created_ms,
         "sealedAtMs": segment.sealed_ms,
         "deleting": segment.is_deleting,
+        "entryBuckets": segment.bucket_count,
         "available": status is not None,
     }
     if status is None:

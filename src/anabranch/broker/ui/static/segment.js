@@ -179,6 +179,7 @@ export class SegmentPanel {
       ["Age", segment.created ? `${ago(now - segment.created)}, since ${clock(segment.created, true)}` : "–"],
       ["Came from", segment.parents.length ? this.links(segment.parents) : "the beginning"],
       segment.children.length ? ["Became", this.links(segment.children)] : null,
+      segment.buckets > 1 ? ["Entry buckets", `${segment.buckets}: so many consumers can share it`] : null,
       figures ? ["Stored", bytes(figures.storage)] : null,
       figures ? ["Waiting", messages(waiting)] : null,
       figures && segment.isActive ? ["Producers", count(figures.producers, "producer")] : null,

@@ -12,6 +12,9 @@ import { RiverView } from "./river/view.js";
 import { SegmentPanel } from "./segment.js";
 import { onTheme, theme } from "./theme.js";
 
+// The operations on segments, as they are under way.
+const DOING = { split: "splitting", merge: "merging", rebucket: "replacing" };
+
 // 0 is as much as the topic has lived, up to an hour.
 const SPANS = [
   [0, "fit"],
@@ -276,11 +279,12 @@ export class TopicPage {
     }
     const latest = this.model.decisions[this.model.decisions.length - 1];
     const operation = answer.operation
-      ? `Now: ${answer.operation.kind === "merge" ? "merging" : "splitting"} ${answer.operation.parents.join(" and ")}. `
+      ? `Now: ${DOING[answer.operation.kind] ?? "splitting"} ${answer.operation.parents.join(" and ")}. `
       : "";
     const words = {
       split: "Split.",
       merge: "Merged.",
+      rebucket: "Replaced.",
       stay: "Stays as it is.",
       failed: "Tried to change, and failed.",
     };
@@ -368,7 +372,7 @@ export class TopicPage {
             "li",
             { class: one.kind },
             when,
-            one.kind === "split" || one.kind === "merge" ? glyph(one.kind) : h("span", { class: "dot" }),
+            one.kind in DOING ? glyph(one.kind) : h("span", { class: "dot" }),
             h("div", {}, what, " ", why),
           ),
           when,
@@ -386,6 +390,7 @@ export class TopicPage {
             failed: "Failed.",
             split: `Split ${one.segments.join(" and ")}.`,
             merge: `Merged ${one.segments.join(" and ")}.`,
+            rebucket: `Replaced ${one.segments.join(" and ")}.`,
           }[one.kind],
         );
         text(row.why, `${one.because}${one.kind === "stay" && lasted > 1500 ? ` (for ${ago(lasted)})` : ""}`);
@@ -446,7 +451,9 @@ export class TopicPage {
         h("span", { class: "mark split still" }, glyph("split")),
         "split",
         h("span", { class: "mark merge still" }, glyph("merge")),
-        "merge; hover or focus for the reason",
+        "merge",
+        h("span", { class: "mark rebucket still" }, glyph("rebucket")),
+        "other entry buckets; hover or focus for the reason",
       ),
       h(
         "div",

@@ -37,7 +37,7 @@ class SegmentPast:
 
 @dataclass(frozen=True, slots=True)
 class PastChange:
-    """A split or a merge, and its reason."""
+    """A split, a merge or a rebucket, and its reason."""
 
     at_ms: int
     kind: str
@@ -61,7 +61,7 @@ class TopicPast:
         return f"since={self._sampled_ms}&layout={self._layout}"
 
     def take(self, answer: Mapping[str, Any]) -> list[PastChange]:
-        """Adds an answer; returns the splits and merges that were not known before, oldest first."""
+        """Adds an answer; returns the operations that were not known before, oldest first."""
         if answer["kind"] == "elsewhere":
             return []  # The broker that leads the topic does not answer, and the one that was asked knows nothing.
         self.split_limit = float(answer["limits"]["split"]["msgRateIn"])
@@ -100,7 +100,7 @@ class TopicPast:
         fresh = []
         for one in decisions:
             self.latest_reason = one["because"]
-            if one["kind"] not in ("split", "merge"):
+            if one["kind"] not in ("split", "merge", "rebucket"):
                 continue
             change = PastChange(one["at"], one["kind"], tuple(one["segments"]), one["because"])
             key = (change.at_ms, change.kind, change.segments)

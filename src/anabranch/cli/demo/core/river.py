@@ -78,7 +78,9 @@ class Join:
 
     @property
     def kind(self) -> str:
-        return "merge" if len(self.parents) > len(self.children) else "split"
+        if len(self.parents) > len(self.children):
+            return "merge"
+        return "rebucket" if len(self.parents[0].segment.children) == 1 else "split"
 
 
 def places(segments: Sequence[SegmentPast]) -> dict[int, float]:
@@ -274,7 +276,9 @@ def _note(at_ms: int, text: str, view: RiverView) -> str:
 _GLYPHS: Final = {
     "split": "M-5 0H-1C1.5 0 1.5-3.5 5-3.5M-1 0C1.5 0 1.5 3.5 5 3.5",
     "merge": "M5 0H1C-1.5 0-1.5-3.5-5-3.5M1 0C-1.5 0-1.5 3.5-5 3.5",
+    "rebucket": "M-5 0H5M-1.8-3.4V3.4M1.8-3.4V3.4",
 }
+_VERBS: Final = {"split": "split into", "merge": "merged into", "rebucket": "replaced by"}
 
 
 def _mark(join: Join, past: TopicPast, origin_ms: int) -> str:
@@ -282,12 +286,11 @@ def _mark(join: Join, past: TopicPast, origin_ms: int) -> str:
     children = [stream.segment.id for stream in join.children]
     change = _because(past, join.kind, parents)
     at_ms = change.at_ms if change else join.children[0].segment.created_ms
-    verb = "merged into" if join.kind == "merge" else "split into"
-    told = f"{(at_ms - origin_ms) / 1000:.1f} s: {_list(parents)} {verb} {_list(children)}"
+    told = f"{(at_ms - origin_ms) / 1000:.1f} s: {_list(parents)} {_VERBS[join.kind]} {_list(children)}"
     if change:
         told += f". {change.because[:1].upper()}{change.because[1:]}"
     shape = (
-        '<circle r="8.5"/>' if join.kind == "split" else '<rect x="-8" y="-8" width="16" height="16" rx="4"/>'
+        '<rect x="-8" y="-8" width="16" height="16" rx="4"/>' if join.kind == "merge" else '<circle r="8.5"/>'
     )
     return (
         f'<g class="mark" transform="translate({join.x:.1f} {join.y:.1f})">{shape}'

@@ -97,6 +97,7 @@ GET   /admin/v2/{kind}/{tenant}/{namespace}/{topic}/messageid/{timestamp}      C
 
 POST  /admin/v2/scalable/{tenant}/{namespace}/{topic**}/split/{segment}                       SUPER_USER
 POST  /admin/v2/scalable/{tenant}/{namespace}/{topic**}/merge/{one}/{other}                   SUPER_USER
+POST  /admin/v2/scalable/{tenant}/{namespace}/{topic**}/rebucket/{segment}                    SUPER_USER
 POST  /admin/v2/scalable/{tenant}/{namespace}/{topic**}/migrate                               PRODUCE
 *     /admin/v2/scalable/{tenant}/{namespace}/{topic**}/subscriptions/{subscription**}        CONSUME
 POST  /admin/v2/scalable/{tenant}/{namespace}/{topic**}/subscriptions/{subscription**}/{any**} CONSUME

@@ -114,6 +114,7 @@ EVERY_CALL = (
     ("DELETE", "/autoScalePolicy"),
     ("POST", "/split/0"),
     ("POST", "/merge/0/1"),
+    ("POST", "/rebucket/0?buckets=2"),
     ("POST", "/migrate"),
     ("PUT", "/subscriptions/s"),
     ("DELETE", "/subscriptions/s"),
@@ -248,6 +249,43 @@ async def test_refused_splits_and_merges_say_why_and_change_nothing(rest: Rest) 
         ("merge/0/1", "sealed"),
     ):
         assert reason in await rest.refused("POST", f"{T}/{tail}", 412)
+    assert await rest.get(T) == before
+
+
+async def test_a_rebucket_leaves_one_segment_of_the_same_range_with_the_number_asked_for(rest: Rest) -> None:
+    await made(rest, 2)
+    await rest.call("POST", f"{T}/rebucket/0?buckets=8", 204)
+    segments = (await rest.get(T))["segments"]
+    assert (segments["0"]["state"], segments["0"]["childIds"]) == ("SEALED", [2])
+    assert segments["2"]["hashRange"] == segments["0"]["hashRange"]
+    assert segments["2"]["entryBucketSplits"] == [n * 8192 for n in range(1, 8)]
+    stats = await rest.get(f"{T}/stats")
+    assert {number: one["entryBuckets"] for number, one in stats["segments"].items()} == {
+        "0": 1,
+        "1": 1,
+        "2": 8,
+    }
+    assert stats["activeSegments"] == 2
+    (told,) = (await rest.get(f"{T}/explain"))["decisions"]
+    assert (told["kind"], told["segments"], told["rule"]) == ("rebucket", [0], "manual")
+
+
+async def test_refused_rebuckets_say_why_and_change_nothing(rest: Rest) -> None:
+    await made(rest, 2)
+    await rest.call("POST", f"{T}/rebucket/0?buckets=4", 204)
+    before = await rest.get(T)
+    for tail, reason in (
+        ("rebucket/9?buckets=2", "no segment 9"),
+        ("rebucket/0?buckets=2", "sealed"),
+        ("rebucket/2?buckets=4", "has 4 entry buckets already"),
+        ("rebucket/2?buckets=0", "1 to 1024"),
+        ("rebucket/2?buckets=-3", "1 to 1024"),
+        ("rebucket/2?buckets=1025", "1 to 1024"),
+    ):
+        assert reason in await rest.refused("POST", f"{T}/{tail}", 412)
+    assert "segment id" in await rest.refused("POST", f"{T}/rebucket/x?buckets=2", 400)
+    for tail in ("rebucket/2", "rebucket/2?buckets=many"):
+        assert "buckets" in await rest.refused("POST", f"{T}/{tail}", 400)
     assert await rest.get(T) == before
 
 
@@ -639,7 +677,11 @@ RIGHTS = {
         ("POST", "/subscriptions/s/skip-all"),
     ),
     "produce": (("POST", "/migrate"),),
-    "super user": (("POST", "/split/0"), ("POST", "/merge/0/1")),
+    "super user": (
+        ("POST", "/split/0"),
+        ("POST", "/merge/0/1"),
+        ("POST", "/rebucket/0?buckets=2"),
+    ),
     "administer": (
         ("PUT", ""),
         ("DELETE", "?force=true"),
@@ -746,6 +788,7 @@ async def test_what_the_leader_must_do_is_redirected_to_it_word_for_word(two: tu
     for method, tail in (
         ("POST", "/split/1"),
         ("POST", "/merge/2/3"),
+        ("POST", "/rebucket/1?buckets=4"),
         ("PUT", "/subscriptions/s%2Ft?type=QUEUE"),
         ("POST", "/subscriptions/s/seek?timestamp=17"),
         ("GET", "/stats"),

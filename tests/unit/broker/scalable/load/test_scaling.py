@@ -70,7 +70,9 @@ async def test_a_split_for_a_consumer_is_counted_and_one_by_hand_is_not() -> Non
         await met(lambda: any(f.auto_splits for f in broker.autoscaler.figures()), lab)
         await topics.split(ORDERS, 1)
         await topics.merge(ORDERS, 3, 4)
+        await topics.rebucket(ORDERS, 5, 4)
         page = await scraped(broker)
+        assert figures(page)["anabranch_scalable_topic_rebuckets_total"] == 1
         assert figures(page)["pulsar_scalable_topic_active_segments"] == 2
         assert figures(page)["pulsar_scalable_topic_auto_splits_total"] == 1
         assert figures(page)["pulsar_scalable_topic_auto_merges_total"] == 0

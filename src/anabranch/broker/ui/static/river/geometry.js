@@ -162,10 +162,18 @@ function joinsOf(streams, xOf) {
   for (const join of joins.values()) {
     join.parents.sort(down);
     join.children.sort(down);
-    join.kind = join.parents.length > join.children.length ? "merge" : "split";
+    join.kind = kindOf(join);
   }
   return [...joins.values()];
 }
+
+/** One that became one other got another number of entry buckets, unless a classic topic was migrated. */
+function kindOf({ parents, children }) {
+  if (parents.length > children.length) return "merge";
+  return parents.length === 1 && children.length === 1 && isRebucket(parents[0].segment) ? "rebucket" : "split";
+}
+
+const isRebucket = (segment) => segment.children.length === 1 && !segment.classic;
 
 const sum = (values) => values.reduce((all, one) => all + one, 0);
 const last = (values) => values[values.length - 1];

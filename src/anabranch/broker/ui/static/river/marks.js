@@ -1,4 +1,4 @@
-// Marks on the river: where segments split and merged, and the strip of reasons why nothing was done.
+// Marks on the river: where segments split, merged or were replaced, and the strip of reasons why nothing was done.
 //
 // Every mark is a button: one Tab reaches the row, arrow keys walk along it in the order of time, and the reason is
 // shown on hover and on focus alike.
@@ -22,10 +22,12 @@ export function changes(joins, decisions) {
     );
     const children = join.children.map((stream) => stream.id);
     const plural = parents.length > 1 ? "Segments" : "Segment";
-    const what =
-      join.kind === "split"
-        ? `${plural} ${list(parents)} split into ${list(children)}`
-        : `${plural} ${list(parents)} merged into ${list(children)}`;
+    const what = {
+      split: () => `${plural} ${list(parents)} split into ${list(children)}`,
+      merge: () => `${plural} ${list(parents)} merged into ${list(children)}`,
+      rebucket: () =>
+        `Segment ${parents[0]} replaced by ${children[0]}, with ${count(join.children[0].segment.buckets, "entry bucket")}`,
+    }[join.kind]();
     return {
       key: `${join.kind}-${children.join("-")}`,
       kind: join.kind,
@@ -74,6 +76,7 @@ export function stays(decisions, from, to) {
 const GLYPHS = {
   split: "M2 7 H6 C8.5 7 8.5 3.5 12 3.5 M6 7 C8.5 7 8.5 10.5 12 10.5",
   merge: "M12 7 H8 C5.5 7 5.5 3.5 2 3.5 M8 7 C5.5 7 5.5 10.5 2 10.5",
+  rebucket: "M2 7 H12 M5.2 3.6 V10.4 M8.8 3.6 V10.4",
   // Of bundles.
   assignment: "M7 2 V9 M4 6.5 L7 9.5 L10 6.5 M3 12 H11",
   transfer: "M2 4 C7 4 6 10 11.5 10 M9 7.5 L11.5 10 L9 12.5",

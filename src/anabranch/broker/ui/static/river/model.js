@@ -22,8 +22,8 @@ class Segment {
     this.heats = [];
   }
 
-  update({ id, start, end, created, sealed, parents, children, gone }) {
-    Object.assign(this, { id, start, end, created, sealed, parents, children, gone });
+  update({ id, start, end, created, sealed, parents, children, buckets, classic, gone }) {
+    Object.assign(this, { id, start, end, created, sealed, parents, children, buckets, classic, gone });
   }
 
   get isActive() {
