@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 
+from anabranch.broker.assembly.balance_parts import LoadSources
 from anabranch.broker.broker import Broker
 from anabranch.broker.catalog.owners import BrokerAddress, OwnersListener
 from anabranch.broker.catalog.resources import Resources
@@ -261,6 +262,7 @@ async def running(
     *,
     is_shared: bool = False,
     moves: Callable[[list[Node]], CallsOfMoves | None] = lambda nodes: None,
+    measured: Callable[[Broker, LoadSources], LoadSources] = lambda broker, found: found,
 ) -> AsyncIterator[Cluster]:
     """With `is_shared` the brokers share the topics as they do in production, all know all of them, and nothing can be
     moved by `move`."""
@@ -277,7 +279,16 @@ async def running(
             if assigned is not None:
                 owners.append(assigned)
             node = await stack.enter_async_context(
-                _node(number, store, medium, assigned, moves(nodes), config or BrokerConfig(), authorizer)
+                _node(
+                    number,
+                    store,
+                    medium,
+                    assigned,
+                    moves(nodes),
+                    config or BrokerConfig(),
+                    authorizer,
+                    measured,
+                )
             )
             known.append(node.broker.registry.me.address)
             nodes.append(node)
@@ -298,6 +309,7 @@ async def _node(
     moves: CallsOfMoves | None,
     config: BrokerConfig,
     authorizer: Authorizer | None,
+    measured: Callable[[Broker, LoadSources], LoadSources],
 ) -> AsyncIterator[Node]:
     metadata = await store.connect()
     resources = Resources(metadata)
@@ -324,6 +336,7 @@ async def _node(
         in_cluster=owners is None,
         moves=moves,
         authorizer=authorizer,
+        measured=measured,
     )
     made.append(broker)
     await broker.start()
