@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
+from anabranch.balance.core.settings import BalanceSettings
 from anabranch.broker.assembly.balance_parts import LoadSources
 from anabranch.broker.balance.load.usage import ResourceShares
 from anabranch.broker.broker import Broker
@@ -78,13 +79,6 @@ BALANCED_CONFIG: Final = replace(
 BUSY_BYTES_PER_S: Final = 20_000.0
 
 
-def _by_traffic(_: Broker, found: LoadSources) -> LoadSources:
-    """Only the traffic is load: processor time and memory are of this process, and another with each run."""
-    return dataclasses.replace(
-        found, shares=lambda sent, got: ResourceShares(min(1.0, (sent + got) / BUSY_BYTES_PER_S))
-    )
-
-
 class Cluster:
     def __init__(
         self,
@@ -112,6 +106,8 @@ class Cluster:
         self.seed = chance.getrandbits(64)
         self.weather = StoreWeather()
         self.disks = DiskWeather()
+        # Balancers move and split nothing by themselves any more.
+        self.is_calm = False
         # When a broker last came up, by the loop's time.
         self.last_start_s = 0.0
 
@@ -181,7 +177,7 @@ class Cluster:
             in_cluster=True,
             # A source of its own: what brokers draw changes nothing else.
             random_bytes=random.Random(f"{self.seed}/{incarnation}").randbytes,
-            measured=_by_traffic,
+            measured=self._measured,
         )
         if self._sabotage:
             corrupt(broker, self._sabotage)
@@ -189,6 +185,18 @@ class Cluster:
         await broker.start()
         node.broker = broker
         await self.loop.create_server(broker.new_session, node.name, PORT)
+
+    def _measured(self, _: Broker, found: LoadSources) -> LoadSources:
+        """Only the traffic is load: processor time and memory are of this process, and others with each run."""
+
+        def settings() -> BalanceSettings:
+            now = found.settings()
+            return dataclasses.replace(now, is_shedding=False, is_splitting=False) if self.is_calm else now
+
+        def shares(bytes_in: float, bytes_out: float) -> ResourceShares:
+            return ResourceShares(min(1.0, (bytes_in + bytes_out) / BUSY_BYTES_PER_S))
+
+        return dataclasses.replace(found, settings=settings, shares=shares)
 
     def new_log(self, incarnation: Incarnation) -> SlowLog:
         """A log on the medium that all brokers share."""
