@@ -25,7 +25,6 @@ from anabranch.broker.assembly.client_parts import ClientParts
 from anabranch.broker.assembly.ground import Ground
 from anabranch.broker.assembly.scalable_parts import ScalableParts
 from anabranch.broker.assembly.topic_parts import TopicParts
-from anabranch.broker.balance.channel.system_topics import CHANNEL_TOPIC, is_leaders
 from anabranch.broker.balance.load.bundle_figures import MeasuredTopic
 from anabranch.broker.balance.load.usage import ResourceMeter
 from anabranch.broker.balance.load.view_topics import ViewTopics
@@ -68,6 +67,7 @@ from anabranch.metadata.errors import MetadataError
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.bundles import BundleName
 from anabranch.model.histogram import Histogram, Recent
+from anabranch.model.leaders_topics import CHANNEL_TOPIC, is_leaders
 from anabranch.model.names import Domain, NamespaceName, TopicName
 from anabranch.model.scalable import ScalableTopic
 from anabranch.storage.port import LogError, LogStore

@@ -20,7 +20,6 @@ from typing import Final
 from anabranch.balance.core.serving import goes_to, is_free, is_receiving, may_serve, server_of
 from anabranch.balance.core.states import BrokerRun, BundleChange, BundleState
 from anabranch.broker.balance.channel.state_log import StateLog
-from anabranch.broker.balance.channel.system_topics import LEADERS_BUNDLE, is_leaders
 from anabranch.broker.balance.leading import Leading
 from anabranch.broker.catalog.followed_bundles import FollowedBundles
 from anabranch.broker.catalog.owners import BrokerAddress, OwnersListener
@@ -29,6 +28,7 @@ from anabranch.broker.errors import NotReadyError
 from anabranch.metadata.port import MetadataStore, SessionState
 from anabranch.model.bundles import BundleName, BundleRanges
 from anabranch.model.histogram import Histogram
+from anabranch.model.leaders_topics import LEADERS_BUNDLE, is_leaders
 from anabranch.model.names import NamespaceName, TopicName
 
 # How long a request waits for an owner. Clients wait 30 s for an answer, and ask again after a refusal.

@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from anabranch.balance.core.states import BundleState
-from anabranch.broker.balance.channel.system_topics import BROKER_LOAD_TOPIC, CHANNEL_TOPIC
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.client.errors import RequestRefused
+from anabranch.model.leaders_topics import BROKER_LOAD_TOPIC, CHANNEL_TOPIC
 from anabranch.model.names import PUBLIC_DEFAULT, TopicName
 from unit.broker.balance.balanced import (
     BALANCED,
@@ -127,3 +127,26 @@ async def test_no_client_may_write_what_brokers_believe(topic: TopicName) -> Non
     async with balanced(2, BY_TOPIC) as cluster:
         with pytest.raises(RequestRefused, match="brokers"):
             await leader_of(cluster).client.producer(str(topic))
+
+
+@pytest.mark.parametrize("topic", [CHANNEL_TOPIC, BROKER_LOAD_TOPIC], ids=["channel", "loads"])
+async def test_the_topics_of_brokers_cannot_be_partitioned_and_their_namespace_stays(
+    topic: TopicName,
+) -> None:
+    config = replace(BY_TOPIC, allow_auto_topic_creation_type="partitioned", default_num_partitions=2)
+    async with balanced(1, config) as cluster:
+        node = cluster.first
+        answer = await node.rest("PUT", f"{topic.rest_path}/partitions", json=3)
+        assert answer.status_code in (409, 412), answer.text
+        assert await node.client.partitions(str(topic)) == [str(topic)]
+        for force in ("false", "true"):
+            answer = await node.rest("DELETE", f"namespaces/{topic.namespace}", params={"force": force})
+            assert (answer.status_code, "brokers share" in answer.json()["reason"]) == (412, True)
+        assert node.broker.opened(CHANNEL_TOPIC) is not None
+
+
+async def test_a_topic_of_the_views_that_nobody_reads_cannot_be_partitioned() -> None:
+    async with balanced(1) as cluster:
+        for topic in (CHANNEL_TOPIC, BROKER_LOAD_TOPIC):
+            answer = await cluster.first.rest("PUT", f"{topic.rest_path}/partitions", json=3)
+            assert (answer.status_code, "brokers only" in answer.json()["reason"]) == (412, True)

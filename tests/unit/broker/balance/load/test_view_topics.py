@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from anabranch.broker.balance.channel.system_topics import BROKER_LOAD_TOPIC
 from anabranch.broker.balance.load.view_topics import ViewTopics
 from anabranch.client.errors import RequestRefused
 from anabranch.metadata.memory import MemoryMetadata
+from anabranch.model.leaders_topics import BROKER_LOAD_TOPIC
 from unit.broker.admin.conftest import NOW_MS, Rest, serving
 from unit.broker.scalable.cluster import until
 
