@@ -150,3 +150,11 @@ async def test_a_topic_of_the_views_that_nobody_reads_cannot_be_partitioned() ->
         for topic in (CHANNEL_TOPIC, BROKER_LOAD_TOPIC):
             answer = await cluster.first.rest("PUT", f"{topic.rest_path}/partitions", json=3)
             assert (answer.status_code, "brokers only" in answer.json()["reason"]) == (412, True)
+
+
+async def test_no_load_is_in_the_metadata_store() -> None:
+    async with balanced(2) as cluster:
+        await until(lambda: all(len(work_of(node).loads.loads()) == 2 for node in cluster.nodes))
+        stored = await cluster.metadata.scan("/loadbalance")
+        assert stored
+        assert [path for path, node in stored if b"msgRateIn" in node.value] == []
