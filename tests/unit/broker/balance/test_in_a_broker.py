@@ -64,6 +64,11 @@ async def test_every_broker_tells_metrics_of_its_balancer() -> None:
     async with balanced(2) as cluster:
         await until(lambda: all(work_of(node).load is not None for node in cluster.nodes))
         for node in cluster.nodes:
+            await balancer(node).owners.resolve(topic_of(cluster.first))
+            told = await metrics_of(node)
+            assert 'state="assigned",result="Total"' in told
+            assert "pulsar_sunit_state_chn_owner_lookup_total" in told
+        for node in cluster.nodes:
             page = await metrics_of(node)
             for name in ("pulsar_lb_resource_usage", "anabranch_bundle_states", "anabranch_balancer_leading"):
                 assert f"\n{name}{{" in page, name

@@ -79,6 +79,7 @@ class LoadWork:
         self._rules = rules
         self.decisions, self.counts = decisions, counts
         counts.lookup_waits = balancer.owners.waits
+        balancer.owners.looked_up = counts.looked_up
         recorded = None if history is None else BalanceHistory(history, now_ms)
         reign, why = balancer.reign, balancer.safe_mode.why
         self.loads = BrokerLoads(peers, reign, settings, self._living, now_ms, pause_s=pause_s)
