@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from anabranch.balance.core.states import BundleState
 from anabranch.model.bundles import bundle_hash
+from anabranch.model.leaders_topics import CHANNEL_TOPIC
 from anabranch.model.names import TopicName
 from unit.broker.balance.balanced import (
     BALANCED,
@@ -178,6 +179,14 @@ async def test_a_split_with_unload_offers_the_parts_to_other_brokers(cluster: Cl
     found = balancer(owner).owners.owner(name)
     assert found is not None
     assert found != owner.broker.registry.me.address
+
+
+async def test_a_topic_of_the_balancer_is_at_the_leader_and_cannot_be_moved(cluster: Cluster) -> None:
+    to = web(cluster.nodes[1])
+    answer = await cluster.first.rest(
+        "PUT", f"{CHANNEL_TOPIC.rest_path}/unload", params={"destinationBroker": to}
+    )
+    assert (answer.status_code, "the leader serves it" in answer.json()["reason"]) == (412, True)
 
 
 async def test_every_broker_names_the_elected_leader(cluster: Cluster) -> None:
