@@ -11,7 +11,8 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 
 import anabranch
 from anabranch.broker.admin.across.linked import LinkedBrokers
@@ -19,10 +20,14 @@ from anabranch.broker.admin.across.unstored import unstored_elsewhere
 from anabranch.broker.admin.elsewhere import Alone, Elsewhere
 from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.assembly.admin_parts import admin_services
+from anabranch.broker.assembly.balance_parts import LoadSources
 from anabranch.broker.assembly.client_parts import ClientParts
 from anabranch.broker.assembly.ground import Ground
 from anabranch.broker.assembly.scalable_parts import ScalableParts
 from anabranch.broker.assembly.topic_parts import TopicParts
+from anabranch.broker.balance.load.bundle_figures import MeasuredTopic
+from anabranch.broker.balance.load.usage import ResourceMeter
+from anabranch.broker.balance.load.view_topics import ViewTopics
 from anabranch.broker.catalog.dynamic_config import DynamicConfig
 from anabranch.broker.catalog.owners import BrokerAddress, Owners
 from anabranch.broker.catalog.resources import Resources
@@ -62,6 +67,7 @@ from anabranch.metadata.errors import MetadataError
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.bundles import BundleName
 from anabranch.model.histogram import Histogram, Recent
+from anabranch.model.leaders_topics import CHANNEL_TOPIC, is_leaders
 from anabranch.model.names import Domain, NamespaceName, TopicName
 from anabranch.model.scalable import ScalableTopic
 from anabranch.storage.port import LogError, LogStore
@@ -101,13 +107,14 @@ class Broker:
         moves: CallsOfMoves | None = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
         elsewhere: Elsewhere | None = None,
+        measured: Callable[[Broker, LoadSources], LoadSources] = lambda broker, found: found,
     ) -> None:
         """`config` may change while the broker runs, as far as its settings allow; everything else stays.
 
         `in_cluster`: it shares the topics with the other brokers that are registered in the same metadata. Else it owns
         everything, or what `owners` says. `brokers_expected` are there once all of them have started, 0 if that is not
         known. `one_port` has the only addresses that clients can reach, if they are those
-        of all brokers."""
+        of all brokers. `measured` may replace what the load balancer measures."""
         self.config = config
         self.metadata = metadata
         self.log = log_store
@@ -143,6 +150,7 @@ class Broker:
         self._build_topics()
         self._build_commands(authentication, one_port)
         self._build_figures()
+        self._build_balance(measured)
         self.is_closing = False
         self._stop_watching_session: Callable[[], None] = lambda: None
         # Done once the log has failed: the broker serves nothing more and its process must be restarted.
@@ -206,7 +214,13 @@ class Broker:
             self._is_open_unstored,
         )
         self.non_persistent = NonPersistentTopics(
-            self.resources, self.owners, self.new_topics, self._current_config, self.loop, self.now_ms
+            self.resources,
+            self.owners,
+            self.new_topics,
+            self._current_config,
+            self.loop,
+            self.now_ms,
+            is_of_brokers=is_leaders,
         )
 
     def _build_scalable_topics(self, remote_segments: Callable[[BrokerAddress], Segments] | None) -> None:
@@ -284,6 +298,24 @@ class Broker:
             self.elsewhere,
         )
 
+    def _build_balance(self, measured: Callable[[Broker, LoadSources], LoadSources]) -> None:
+        """What the load balancer measures, if there is one."""
+        if (balance := self.ground.balance) is None:
+            return
+        share = self.loop_share
+        meter = ResourceMeter(self._current_config, lambda: share.last, self.log, self.loop.time)
+        found = LoadSources(balance.settings, self._measured_topics, meter.look, self.now_ms)
+        views = ViewTopics(self.non_persistent, self.registry.me.id, self.now_ms)
+        history = None if self.scaling is None else self.scaling.history
+        balance.measure(measured(self, found), self._channel_topic, views.publish, history)
+
+    def _measured_topics(self) -> Iterable[MeasuredTopic]:
+        return chain(self.loaded().values(), self.non_persistent.loaded())
+
+    async def _channel_topic(self) -> Topic:
+        await self.new_topics.create(CHANNEL_TOPIC)
+        return await self.topic(CHANNEL_TOPIC)
+
     def addresses(self, listener: str = "") -> Addresses:
         """The addresses for clients that name this listener, or none. NotAllowedError if there is no such listener."""
         return self.registry.me.address.at(listener)
@@ -306,9 +338,9 @@ class Broker:
         await self.dynamic_config.start()
         await self.topic_policies.start()
         self.topic_policies.on_change(self._topic_policies_changed)
-        if self.balancer is not None:
+        if (balance := self.ground.balance) is not None:
             # The leader opens the topic of the channel, as any topic is opened.
-            await self.balancer.start()
+            await balance.start(self.background)
         if self.scalable is not None:
             await self.scalable.start()
             assert self.scaling is not None
@@ -386,6 +418,8 @@ class Broker:
         if self.balancer is not None:
             await self.balancer.stop()
         await self.background.close()
+        if (balance := self.ground.balance) is not None and balance.work is not None and others_stay:
+            await balance.work.close()
         await self.requests.scalable.close()
         if self.scaling is not None:
             await self.scaling.close()
@@ -556,5 +590,7 @@ class Broker:
             policies=self.policies,
             probe=self.log_probe.look,
             loop_share=lambda: self.loop_share.last,
-            metrics=lambda: metrics.render(self),
+            metrics=lambda: metrics.render(
+                self, None if self.ground.balance is None else self.ground.balance.work
+            ),
         )

@@ -97,7 +97,7 @@ class ClusterRun:
             for work in (faults.run(), workload.reshape(self.world), workload.make_subscriptions(self.world))
         ]
         await asyncio.sleep(chance.uniform(3.0, 12.0))
-        self.world.is_calm = True
+        self.world.is_calm = self.world.cluster.is_calm = True
         self.world.note("-- all faults end")
         await faults.end()
         self.world.report.faults = faults.count

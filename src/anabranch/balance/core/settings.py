@@ -245,6 +245,11 @@ def problems(settings: BalanceSettings) -> list[str]:
             f"{KEYS['load_ttl_s']} is {settings.load_ttl_s} s, and must be longer than the time after which an "
             f"unchanged load is reported again, {settings.report_age_ms_max // 1_000} s"
         )
+    if 1_000 * settings.load_ttl_s <= settings.report_interval_ms_min:
+        found.append(
+            f"{KEYS['load_ttl_s']} is {settings.load_ttl_s} s, and must be longer than "
+            f"{KEYS['report_interval_ms_min']}, {settings.report_interval_ms_min} ms: no load would ever count"
+        )
     if settings.split_algorithm not in settings.split_algorithms:
         found.append(
             f"{KEYS['split_algorithm']} is {settings.split_algorithm}, which {KEYS['split_algorithms']} does not list"

@@ -49,6 +49,7 @@ def admin_services(
         shared=ground.shared,
         hashed=ground.hashed,
         balancer=ground.balancer,
+        load_work=None if ground.balance is None else ground.balance.work,
         has_one_port=has_one_port,
         elsewhere=elsewhere,
         sign_in=clients.sign_in,

@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from anabranch.broker.assembly.balance_parts import BalanceParts
 from anabranch.broker.balance.balancer import Balancer
-from anabranch.broker.balance.channel.metadata_state_log import MetadataStateLog
-from anabranch.broker.balance.leader import LeaderSettings
 from anabranch.broker.catalog.followed_bundles import FollowedBundles
 from anabranch.broker.catalog.hashed_owners import HashedOwners
 from anabranch.broker.catalog.owners import BrokerAddress, Owners, SharedOwners, SoleOwner
@@ -97,40 +96,28 @@ class Ground:
         )
         # Where several brokers share the topics, one of these says who owns what.
         self.hashed: HashedOwners | None = None
-        self.balancer: Balancer | None = None
+        self.balance: BalanceParts | None = None
         if in_cluster and owners is None:
             if config.load_manager_class_name == BALANCED:
-                self.balancer = self._new_balancer(brokers_expected)
+                self.balance = BalanceParts(
+                    metadata,
+                    self.registry,
+                    self.peers,
+                    resources,
+                    current_config,
+                    now_ms,
+                    loop.time,
+                    random_bytes,
+                    brokers_expected=brokers_expected,
+                )
             else:
                 self.hashed = HashedOwners(metadata, self.registry)
+        self.balancer: Balancer | None = None if self.balance is None else self.balance.balancer
         self.shared: SharedOwners | None = self.hashed if self.balancer is None else self.balancer.owners
         found = self.hashed if self.balancer is None else self.balancer.owners
         # The boundaries of all bundles, as the owners follow them.
         self.ranges: FollowedBundles | None = None if found is None else found.bundles
         self.owners: Owners = owners or self.shared or SoleOwner(me)
-
-    def _new_balancer(self, brokers_expected: int) -> Balancer:
-        return Balancer(
-            self.metadata,
-            self.registry,
-            self.peers,
-            self.resources,
-            lambda election: MetadataStateLog(self.metadata),
-            self.now_ms,
-            self.loop.time,
-            self._leader_settings,
-            brokers_expected=brokers_expected,
-        )
-
-    def _leader_settings(self) -> LeaderSettings:
-        config = self.current_config()
-        return LeaderSettings(
-            look_every_s=config.load_balancer_service_unit_state_monitor_interval_in_seconds,
-            in_flight_max_s=config.load_balancer_in_flight_service_unit_state_waiting_time_in_millis / 1000,
-            tombstone_s=config.load_balancer_service_unit_state_tombstone_delay_time_in_seconds,
-            changes_at_once=config.load_balancer_service_unit_state_max_concurrent_overrides,
-            stable_s=config.load_balancer_metadata_stable_seconds,
-        )
 
     @property
     def service_url(self) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from anabranch.broker.assembly.ground import Ground
 from anabranch.broker.assembly.scalable_parts import ScalableParts
 from anabranch.broker.balance.channel.led_channel import channel_keep
-from anabranch.broker.balance.channel.system_topics import is_leaders
 from anabranch.broker.hidden_writes.records import WriteRecords
 from anabranch.broker.peers.topic_moves import CallsOfMoves, ServedMoves
 from anabranch.broker.policy.effective import LatestEffective
@@ -24,6 +23,7 @@ from anabranch.broker.topics.open_topics import OpenTopics
 from anabranch.broker.topics.operations import TopicOperations
 from anabranch.broker.topics.rounds import TopicRounds
 from anabranch.broker.topics.write_upkeep import WriteUpkeep
+from anabranch.model.leaders_topics import is_leaders
 from anabranch.storage.topic.ledger_ids import LedgerIds
 
 

@@ -7,11 +7,13 @@ through a bundle, so that the first broker of a cluster starts alone as it start
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from anabranch.balance.core.load import BrokerLoad
+from anabranch.balance.core.serving import is_free
 from anabranch.broker.balance.assigning import Assigning
 from anabranch.broker.balance.balance_log import BalanceLog
 from anabranch.broker.balance.bundle_history import BundleHistory
@@ -28,8 +30,10 @@ from anabranch.broker.balance.safe_mode import SafeMode
 from anabranch.broker.balance.splitting import Splitting
 from anabranch.broker.catalog.registry import BrokerRegistry
 from anabranch.broker.catalog.resources import Resources
+from anabranch.broker.errors import NotReadyError
 from anabranch.broker.peers.peers import Peers
 from anabranch.metadata.port import MetadataStore
+from anabranch.model.bundles import BundleName
 
 log = logging.getLogger(__name__)
 
@@ -127,6 +131,14 @@ class Balancer:
                     await asyncio.sleep(LOOK_S)
         except TimeoutError:
             log.warning("the states of bundles are not read yet: their topics wait")
+
+    async def find_owner(self, bundle: BundleName) -> None:
+        """Has a bundle without an owner assigned, and returns once it is, or cannot be in time."""
+        if not is_free(self.states.fold.get(bundle)):
+            return
+        with contextlib.suppress(NotReadyError):
+            await self.assigning.assign(bundle, "an operator asks for it")
+            await self.owners.settled(bundle, WAIT_S)
 
     async def drain(self) -> None:
         """Returns once no bundle is with this broker, which has said that it is about to end: the leader moves them. Or

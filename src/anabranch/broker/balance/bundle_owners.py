@@ -20,7 +20,6 @@ from typing import Final
 from anabranch.balance.core.serving import goes_to, is_free, is_receiving, may_serve, server_of
 from anabranch.balance.core.states import BrokerRun, BundleChange, BundleState
 from anabranch.broker.balance.channel.state_log import StateLog
-from anabranch.broker.balance.channel.system_topics import LEADERS_BUNDLE, is_leaders
 from anabranch.broker.balance.leading import Leading
 from anabranch.broker.catalog.followed_bundles import FollowedBundles
 from anabranch.broker.catalog.owners import BrokerAddress, OwnersListener
@@ -29,6 +28,7 @@ from anabranch.broker.errors import NotReadyError
 from anabranch.metadata.port import MetadataStore, SessionState
 from anabranch.model.bundles import BundleName, BundleRanges
 from anabranch.model.histogram import Histogram
+from anabranch.model.leaders_topics import LEADERS_BUNDLE, is_leaders
 from anabranch.model.names import NamespaceName, TopicName
 
 # How long a request waits for an owner. Clients wait 30 s for an answer, and ask again after a refusal.
@@ -86,6 +86,8 @@ class BundleOwners:
         self._has_read = False
         # How long requests have waited for an owner, those that had to.
         self.waits = Histogram()
+        # Told of each lookup that has ended: the state in which it found the bundle, and whether it was refused.
+        self.looked_up: Callable[[str, bool], None] = lambda state, is_failed: None
 
     # -- life
 
@@ -189,19 +191,27 @@ class BundleOwners:
     async def resolve(self, topic: TopicName) -> BrokerAddress:
         """NamespaceNotFound for a topic of a namespace that does not exist."""
         loop = asyncio.get_running_loop()
-        began, has_waited = loop.time(), False
+        began, has_waited, is_failed = loop.time(), False, True
+        found_in = self._found_in(topic)
         try:
             async with asyncio.timeout(self._wait_s):
                 while True:
                     if self.is_sure and (found := await self._found(topic)) is not None:
+                        is_failed = False
                         return found
                     has_waited = True
                     await self._told_of(topic)
         except TimeoutError:
             raise NotReadyError(f"{topic}: its bundle has no owner yet, look it up again") from None
         finally:
+            self.looked_up(found_in, is_failed)
             if has_waited:
                 self.waits.observe(loop.time() - began)
+
+    def _found_in(self, topic: TopicName) -> str:
+        bundle = None if is_leaders(topic) else self.bundle(topic)
+        now = None if bundle is None else self.state(bundle)
+        return "unassigned" if now is None else str(now.state)
 
     async def _found(self, topic: TopicName) -> BrokerAddress | None:
         if is_leaders(topic):

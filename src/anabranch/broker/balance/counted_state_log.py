@@ -40,7 +40,7 @@ class CountedStateLog:
         me: BrokerRun,
         clock: Callable[[], float],
     ) -> None:
-        self._log = log
+        self.stored = log
         self._counts = counts
         self._decisions = decisions
         self._me = me
@@ -52,38 +52,38 @@ class CountedStateLog:
 
     @property
     def fold(self) -> Fold:
-        return self._log.fold
+        return self.stored.fold
 
     @property
     def is_following(self) -> bool:
-        return self._log.is_following
+        return self.stored.is_following
 
     @property
     def lag_s(self) -> float:
-        return self._log.lag_s
+        return self.stored.lag_s
 
     async def start(self) -> None:
-        self._stop = self._log.on_change(self._read)
-        await self._log.start()
+        self._stop = self.stored.on_change(self._read)
+        await self.stored.start()
 
     async def close(self) -> None:
         self._stop()
-        await self._log.close()
+        await self.stored.close()
 
     async def lead(self, term: int) -> None:
-        await self._log.lead(term)
+        await self.stored.lead(term)
 
     async def resign(self) -> None:
-        await self._log.resign()
+        await self.stored.resign()
 
     def on_change(self, callback: StatesListener) -> Callable[[], None]:
-        return self._log.on_change(callback)
+        return self.stored.on_change(callback)
 
     # -- what this broker writes
 
     async def append(self, change: BundleChange) -> None:
         try:
-            await self._log.append(change)
+            await self.stored.append(change)
         except BaseException as error:
             self._failed(change, error)
             raise

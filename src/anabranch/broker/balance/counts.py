@@ -88,11 +88,10 @@ class BalanceCounts:
     def split(self, result: BalanceResult, reason: str = UNKNOWN) -> None:
         self.splits[result, reason] += 1
 
-    def looked_up(self, state: str, waited_s: float, *, failed: bool = False) -> None:
-        """A lookup has ended that found its bundle in that state, after so long."""
+    def looked_up(self, state: str, is_failed: bool) -> None:
+        """A lookup has ended that found its bundle in that state."""
         self.lookups[state] += 1
-        self.lookup_waits.observe(waited_s)
-        if failed:
+        if is_failed:
             self.failed_lookups[state] += 1
 
     def repair(self, kind: str) -> None:

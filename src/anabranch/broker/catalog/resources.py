@@ -35,6 +35,7 @@ from anabranch.errors import AnabranchError
 from anabranch.metadata.errors import AlreadyExists, NotEmpty, VersionConflict
 from anabranch.metadata.port import Changes, MetadataStore, Watch
 from anabranch.model import scalable
+from anabranch.model.leaders_topics import is_leaders
 from anabranch.model.names import (
     PUBLIC_DEFAULT,
     SYSTEM_NAMESPACE,
@@ -423,6 +424,8 @@ class Resources:
         self, topic: TopicName, partitions: int, properties: dict[str, str] | None = None
     ) -> None:
         """Creates the record; the partitions themselves are topics that the caller creates."""
+        if is_leaders(topic):
+            raise Refused(f"{topic} is written by brokers only: it cannot be partitioned")
         if topic.is_partition:
             raise Refused(f"Partitioned topic name {topic} must not end in -partition-N")
         if partitions < 1:

@@ -37,7 +37,8 @@ from anabranch.wire.frames import Frame
 
 
 class NonPersistentTopic:
-    """`is_kept` is set for a topic that an operator created: it stays when no client uses it."""
+    """`is_kept` is set for a topic that an operator created: it stays when no client uses it. `is_of_brokers`: clients
+    may read it, and not publish to it."""
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class NonPersistentTopic:
         closed: Callable[[NonPersistentTopic], None],
         *,
         is_kept: bool,
+        is_of_brokers: bool,
         config: Callable[[], BrokerConfig],
         loop: asyncio.AbstractEventLoop,
         now_ms: Callable[[], int],
@@ -55,6 +57,7 @@ class NonPersistentTopic:
         self._now_ms = now_ms
         self.name = name
         self.is_kept = is_kept
+        self._is_of_brokers = is_of_brokers
         self.is_closed = False
         self.attached = TopicProducers(name, None)
         self.subscriptions: dict[str, NonPersistentSubscription] = {}
@@ -110,6 +113,8 @@ class NonPersistentTopic:
         return bool(self.producers) or any(one.consumers for one in self.subscriptions.values())
 
     async def add_producer(self, producer: AttachedProducer, request_id: int) -> None:
+        if self._is_of_brokers:
+            raise NotAllowedError(f"{self.name} is written by brokers only: clients may read it")
         if hidden_as(producer.metadata) is not None:
             raise NotAllowedError(f"{self.name} keeps no messages: hidden writes need a persistent topic")
         await self.attached.make_way(producer)

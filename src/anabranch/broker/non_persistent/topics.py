@@ -31,7 +31,11 @@ class NonPersistentTopics:
         config: Callable[[], BrokerConfig],
         loop: asyncio.AbstractEventLoop,
         now_ms: Callable[[], int],
+        *,
+        is_of_brokers: Callable[[TopicName], bool] = lambda name: False,
     ) -> None:
+        """`is_of_brokers` says of which topics clients may only read."""
+        self._is_of_brokers = is_of_brokers
         self._resources = resources
         self._owners = owners
         self._new_topics = new_topics
@@ -86,6 +90,7 @@ class NonPersistentTopics:
                 policies,
                 self._closed,
                 is_kept=is_kept,
+                is_of_brokers=self._is_of_brokers(name),
                 config=self._config,
                 loop=self._loop,
                 now_ms=self._now_ms,

@@ -11,6 +11,7 @@ from anabranch.broker.policy.effective import effective
 from anabranch.broker.policy.namespace import NamespacePolicies
 from anabranch.controller.records import Records
 from anabranch.metadata.port import MetadataStore
+from anabranch.model.leaders_topics import is_leaders
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.scalable import scalable_name
 from anabranch.storage.topic.topic_log import TopicLog
@@ -99,7 +100,7 @@ class NewTopics:
     async def partitions(self, name: TopicName, *, create: bool) -> int:
         """The topic's number of partitions, 0 for none; a partitioned topic is auto-created if policy allows that."""
         policies = await self._resources.policies(name.namespace)
-        if name.is_partition:
+        if name.is_partition or is_leaders(name):
             return 0
         partitions = await self._resources.partitions(name)
         if partitions or await self._exists(name):

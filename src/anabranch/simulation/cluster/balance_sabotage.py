@@ -9,6 +9,7 @@ from typing import Final
 from anabranch.balance.core.states import BrokerRun, BundleChange
 from anabranch.balance.core.transfer import Duty
 from anabranch.broker.balance.channel.metadata_state_log import MetadataStateLog
+from anabranch.broker.balance.counted_state_log import CountedStateLog
 from anabranch.broker.balance.splitting import Splitting, cut
 from anabranch.broker.broker import Broker
 from anabranch.metadata.port import Versioned
@@ -74,8 +75,9 @@ def corrupt_balancer(broker: Broker, sabotage: frozenset[Sabotage]) -> None:
     if (balancer := broker.balancer) is None:
         return
     owners, states, moves, splitting = balancer.owners, balancer.states, balancer.moves, balancer.splitting
+    stored = states.stored if isinstance(states, CountedStateLog) else states
     changed: list[tuple[object, str, object]] = [
-        (states, "__class__", kind) for fault, kind in BAD_CHANNELS.items() if fault in sabotage
+        (stored, "__class__", kind) for fault, kind in BAD_CHANNELS.items() if fault in sabotage
     ]
     if Sabotage.OBEY_FORMER_RUN in sabotage:
         me = AnyRun(owners.me.broker, owners.me.run)

@@ -8,12 +8,16 @@ Brokers, sessions, logs and controllers are the real ones; only the loop, the ne
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
+from anabranch.balance.core.settings import BalanceSettings
+from anabranch.broker.assembly.balance_parts import LoadSources
+from anabranch.broker.balance.load.usage import ResourceShares
 from anabranch.broker.broker import Broker
 from anabranch.broker.catalog.owners import broker_id
 from anabranch.broker.catalog.resources import Resources
@@ -56,7 +60,23 @@ BALANCED_CONFIG: Final = replace(
     load_balancer_service_unit_state_monitor_interval_in_seconds=2,
     load_balancer_service_unit_state_tombstone_delay_time_in_seconds=10,
     load_balancer_metadata_stable_seconds=4,
+    # What the balancer does by itself, often enough for a run.
+    load_balancer_report_update_min_interval_millis=500,
+    load_balancer_history_resource_percentage=0.0,
+    load_balancer_broker_load_target_std=0.1,
+    load_balancer_shedding_interval_minutes=0.05,
+    load_balancer_shedding_condition_hit_count_threshold=1,
+    load_balance_shedding_delay_in_seconds=3,
+    load_balancer_shedding_grace_period_minutes=0,
+    load_balancer_split_interval_minutes=0.05,
+    load_balancer_namespace_bundle_split_condition_hit_count_threshold=1,
+    load_balancer_namespace_bundle_max_topics=3,
+    load_balancer_namespace_maximum_bundles=16,
 )
+
+
+# What keeps a simulated broker wholly busy.
+BUSY_BYTES_PER_S: Final = 20_000.0
 
 
 class Cluster:
@@ -86,6 +106,8 @@ class Cluster:
         self.seed = chance.getrandbits(64)
         self.weather = StoreWeather()
         self.disks = DiskWeather()
+        # Balancers move and split nothing by themselves any more.
+        self.is_calm = False
         # When a broker last came up, by the loop's time.
         self.last_start_s = 0.0
 
@@ -155,6 +177,7 @@ class Cluster:
             in_cluster=True,
             # A source of its own: what brokers draw changes nothing else.
             random_bytes=random.Random(f"{self.seed}/{incarnation}").randbytes,
+            measured=self._measured,
         )
         if self._sabotage:
             corrupt(broker, self._sabotage)
@@ -162,6 +185,18 @@ class Cluster:
         await broker.start()
         node.broker = broker
         await self.loop.create_server(broker.new_session, node.name, PORT)
+
+    def _measured(self, _: Broker, found: LoadSources) -> LoadSources:
+        """Only the traffic is load: processor time and memory are of this process, and others with each run."""
+
+        def settings() -> BalanceSettings:
+            now = found.settings()
+            return dataclasses.replace(now, is_shedding=False, is_splitting=False) if self.is_calm else now
+
+        def shares(bytes_in: float, bytes_out: float) -> ResourceShares:
+            return ResourceShares(min(1.0, (bytes_in + bytes_out) / BUSY_BYTES_PER_S))
+
+        return dataclasses.replace(found, settings=settings, shares=shares)
 
     def new_log(self, incarnation: Incarnation) -> SlowLog:
         """A log on the medium that all brokers share."""

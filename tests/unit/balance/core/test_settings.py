@@ -115,6 +115,10 @@ def test_a_bundle_stays_for_the_pause_between_two_cycles_at_least() -> None:
         ({"namespace_bundles_max": 0}, "loadBalancerNamespaceMaximumBundles is 0, and must be at least 1"),
         ({"load_ttl_s": 60}, "loadBalancerBrokerLoadDataTTLInSeconds is 60 s, and must be longer"),
         (
+            {"report_interval_ms_min": 1_800_000},
+            "loadBalancerBrokerLoadDataTTLInSeconds is 1800 s, and must be longer than loadBalancerReportUpdateMin",
+        ),
+        (
             {"split_algorithms": (SplitAlgorithm.TRAFFIC,)},
             "which supportedNamespaceBundleSplitAlgorithms does not list",
         ),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from anabranch.balance.core.states import BundleState
+from anabranch.broker.assembly.balance_parts import LoadSources
 from anabranch.broker.balance import leader
 from anabranch.broker.balance.balancer import Balancer
+from anabranch.broker.balance.load.load_work import LoadWork
+from anabranch.broker.broker import Broker
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.model.bundles import BundleName
 from anabranch.model.names import PUBLIC_DEFAULT, TopicName
@@ -26,22 +29,20 @@ def balancer(node: Node) -> Balancer:
 
 @contextlib.asynccontextmanager
 async def balanced(
-    brokers: int = 3, config: BrokerConfig = BALANCED, *, assigned: bool = True
+    brokers: int = 3,
+    config: BrokerConfig = BALANCED,
+    *,
+    assigned: bool = True,
+    measured: Callable[[Broker, LoadSources], LoadSources] = lambda broker, found: found,
 ) -> AsyncIterator[Cluster]:
     """With `assigned` every bundle has an owner, and every broker has some of the default namespace."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(leader, "SETTLE_S", 0.0)
-        async with _brokers(brokers, config, assigned=assigned) as cluster:
+        async with running(brokers, config, is_shared=True, measured=measured) as cluster:
+            if assigned:
+                await agree(cluster)
+                await _spread(cluster)
             yield cluster
-
-
-@contextlib.asynccontextmanager
-async def _brokers(count: int, config: BrokerConfig, *, assigned: bool) -> AsyncIterator[Cluster]:
-    async with running(count, config, is_shared=True) as cluster:
-        if assigned:
-            await agree(cluster)
-            await _spread(cluster)
-        yield cluster
 
 
 async def _spread(cluster: Cluster) -> None:
@@ -96,6 +97,13 @@ def bundle_of(node: Node, name: TopicName) -> BundleName:
 def state_of(node: Node, bundle: BundleName) -> BundleState | None:
     found = balancer(node).owners.state(bundle)
     return None if found is None else found.state
+
+
+def work_of(node: Node) -> LoadWork:
+    balance = node.broker.ground.balance
+    assert balance is not None
+    assert balance.work is not None
+    return balance.work
 
 
 def leader_of(cluster: Cluster) -> Node:

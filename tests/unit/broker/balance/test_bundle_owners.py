@@ -11,17 +11,17 @@ import pytest
 
 from anabranch.balance.core.states import BrokerRun, BundleState
 from anabranch.balance.core.transfer import owned, split
-from anabranch.broker.balance.channel.system_topics import (
-    BROKER_LOAD_TOPIC,
-    CHANNEL_TOPIC,
-    LEADERS_BUNDLE,
-    TOP_BUNDLES_TOPIC,
-)
 from anabranch.broker.catalog.resources import NAMESPACES, NamespaceNotFound
 from anabranch.broker.errors import NotReadyError
 from anabranch.broker.policy.namespace import Bundles
 from anabranch.metadata.port import SessionState
 from anabranch.model.bundles import BundleName
+from anabranch.model.leaders_topics import (
+    BROKER_LOAD_TOPIC,
+    CHANNEL_TOPIC,
+    LEADERS_BUNDLE,
+    TOP_BUNDLES_TOPIC,
+)
 from anabranch.model.names import NamespaceName, TopicName
 from unit.broker.balance.owners_lab import FOUR, NAME, SALES, TOPICS, Lab, Machine, owners_lab, settled
 

@@ -14,12 +14,12 @@ from anabranch.balance.core.states import BrokerRun, BundleChange
 from anabranch.balance.core.transfer import owned
 from anabranch.broker.balance.channel.channel_calls import LinkedChannel
 from anabranch.broker.balance.channel.state_log import ChangeRejected, ChannelUnavailable
-from anabranch.broker.balance.channel.system_topics import CHANNEL_TOPIC
 from anabranch.broker.balance.channel.topic_state_log import TopicStateLog
 from anabranch.broker.errors import NotAllowedError
 from anabranch.broker.topic.topic import Topic
 from anabranch.client.errors import RequestRefused
 from anabranch.model.bundles import BundleName
+from anabranch.model.leaders_topics import CHANNEL_TOPIC
 from unit.broker.balance.topic_channel import Elected
 from unit.broker.scalable.cluster import NOW_MS, Cluster, Node, running
 

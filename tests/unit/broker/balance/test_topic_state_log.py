@@ -14,10 +14,10 @@ from anabranch.balance.core.transfer import LeaderHand, owned
 from anabranch.broker.balance.channel import led_channel
 from anabranch.broker.balance.channel.channel_messages import decode_events
 from anabranch.broker.balance.channel.state_log import ChangeRejected, ChannelUnavailable
-from anabranch.broker.balance.channel.system_topics import CHANNEL_TOPIC
 from anabranch.broker.balance.channel.topic_state_log import TopicStateLog
 from anabranch.broker.topic.replay import entries_between
 from anabranch.model.bundles import BundleName
+from anabranch.model.leaders_topics import CHANNEL_TOPIC
 from unit.broker.balance.topic_channel import TopicChannel
 
 A, B, C = (BrokerRun(f"{name}:6650", f"run of {name}") for name in "abc")

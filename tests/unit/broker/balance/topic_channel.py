@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 from anabranch.balance.core.states import BrokerRun
 from anabranch.balance.core.transfer import LeaderHand
 from anabranch.broker.balance.channel.channel_calls import AppendState, ReadStates, StateAppended, StatesRead
-from anabranch.broker.balance.channel.system_topics import CHANNEL_TOPIC
 from anabranch.broker.balance.channel.topic_state_log import TopicStateLog
 from anabranch.broker.catalog.owners import BrokerAddress
 from anabranch.broker.peers.errors import PeerUnavailable
 from anabranch.broker.topic.topic import Topic
+from anabranch.model.leaders_topics import CHANNEL_TOPIC
 from anabranch.model.names import TopicName
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage.memory import MemoryLogStore

@@ -80,7 +80,7 @@ async def test_every_metric_of_the_balancer_is_declared_and_told(balancer: Balan
     balancer.load, balancer.term = BrokerLoad(measured_ms=1, cpu=0.5, load=0.4), 3
     balancer.counts.unload(BalanceResult.SUCCESS, ADMIN)
     balancer.counts.split(BalanceResult.SUCCESS, ADMIN)
-    balancer.counts.looked_up("assigned", 0.01)
+    balancer.counts.looked_up("assigned", False)
     await balancer.samples()
     told = set(re.findall(r"^# TYPE (\S+) (\S+)$", balancer.text, re.MULTILINE))
     ours = re.compile("pulsar_(lb|sunit)_|anabranch_(bundle|balancer)_")
@@ -151,8 +151,10 @@ async def test_states_owners_and_changes_of_the_channel_are_told(balancer: Balan
 
 async def test_lookups_waits_repairs_and_safe_mode_are_told(balancer: Balancer) -> None:
     counts = balancer.counts
-    counts.looked_up("assigning", 0.3)
-    counts.looked_up("assigning", 20.0, failed=True)
+    counts.looked_up("assigning", False)
+    counts.looked_up("assigning", True)
+    counts.lookup_waits.observe(0.3)
+    counts.lookup_waits.observe(20.0)
     counts.repair(RepairKind.REASSIGN)
     counts.repair(RepairKind.FORGET)
     counts.failed_repairs += 1

@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 
+from anabranch.broker.assembly.balance_parts import LoadSources
 from anabranch.broker.broker import Broker
 from anabranch.broker.catalog.owners import BrokerAddress, OwnersListener
 from anabranch.broker.catalog.resources import Resources
@@ -273,6 +274,7 @@ async def running(
     *,
     is_shared: bool = False,
     moves: Callable[[list[Node]], CallsOfMoves | None] = lambda nodes: None,
+    measured: Callable[[Broker, LoadSources], LoadSources] = lambda broker, found: found,
 ) -> AsyncIterator[Cluster]:
     """With `is_shared` the brokers share the topics as they do in production, all know all of them, and nothing can be
     moved by `move`."""
@@ -289,7 +291,16 @@ async def running(
             if assigned is not None:
                 owners.append(assigned)
             node = await stack.enter_async_context(
-                _node(number, store, medium, assigned, moves(nodes), config or BrokerConfig(), authorizer)
+                _node(
+                    number,
+                    store,
+                    medium,
+                    assigned,
+                    moves(nodes),
+                    config or BrokerConfig(),
+                    authorizer,
+                    measured,
+                )
             )
             known.append(node.broker.registry.me.address)
             nodes.append(node)
@@ -310,6 +321,7 @@ async def _node(
     moves: CallsOfMoves | None,
     config: BrokerConfig,
     authorizer: Authorizer | None,
+    measured: Callable[[Broker, LoadSources], LoadSources],
 ) -> AsyncIterator[Node]:
     metadata = await store.connect()
     resources = Resources(metadata)
@@ -336,6 +348,7 @@ async def _node(
         in_cluster=owners is None,
         moves=moves,
         authorizer=authorizer,
+        measured=measured,
     )
     made.append(broker)
     await broker.start()

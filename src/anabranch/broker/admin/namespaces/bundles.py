@@ -43,6 +43,9 @@ async def owned_bundle(services: AdminServices, namespace: NamespaceName, text: 
     """As `named_bundle`; AskElsewhere if another broker owns the bundle and has its topics."""
     found = await named_bundle(services, namespace, text)
     if services.shared is not None:
+        if services.balancer is not None:
+            # An idle bundle has no owner until a request needs one, as this does.
+            await services.balancer.find_owner(found)
         owner = services.shared.owner_of(found)
         if owner is None:
             raise NotReadyError(f"{found}: its owner is not decided yet")

@@ -7,14 +7,17 @@ from itertools import pairwise
 
 import msgspec
 
+from anabranch.balance.core.settings import BalanceSettings, SplitAlgorithm
+from anabranch.balance.core.split_points import NoPoints, TopicTraffic, split_points
 from anabranch.broker.admin.http.errors import RestError
 from anabranch.broker.admin.http.needs import Needs
 from anabranch.broker.admin.http.request import HttpRequest, body
 from anabranch.broker.admin.http.routes import Routes
 from anabranch.broker.admin.namespaces.bundles import named_bundle, owned_bundle
-from anabranch.broker.admin.namespaces.namespaces import unload_topics
+from anabranch.broker.admin.namespaces.namespaces import logged_topics, unload_topics
 from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.catalog.registry import BrokerRegistration
+from anabranch.broker.config.balancer import balance_settings
 from anabranch.broker.config.choices import BUNDLES_MAX
 from anabranch.broker.errors import NotAllowedError
 from anabranch.broker.policy.namespace import Bundles, NamespacePolicies
@@ -24,10 +27,8 @@ from anabranch.model.names import NamespaceName
 routes = Routes("/admin/v2/namespaces", tag="namespaces", needs=Needs.SUPER_USER)
 
 _PATH = "/{tenant}/{namespace}/{bundle}"
-# Pulsar's names of how a bundle is cut.
-RANGE = "range_equally_divide"
-POSITIONS = "specified_positions_divide"
-ALGORITHMS = (RANGE, POSITIONS)
+# As Pulsar answers for a destination that is not there: a conflict.
+NO_DESTINATION = 409
 
 
 # -- moves
@@ -50,7 +51,7 @@ async def unload(
 
 
 async def move(services: AdminServices, bundle: BundleName, text: str) -> None:
-    """Moves the bundle to the broker of that name. 412 if there is none, or if it cannot have the bundle."""
+    """Moves the bundle to the broker of that name. 409 if there is none, 412 if it cannot have the bundle."""
     target = destination(services, bundle, text)
     if services.shared is None:
         await unload_topics(services, bundle.holds)
@@ -68,12 +69,17 @@ async def move(services: AdminServices, bundle: BundleName, text: str) -> None:
 def destination(services: AdminServices, bundle: BundleName, text: str) -> BrokerRegistration:
     """The living broker of that name, by its id or by its web address, as Pulsar names brokers."""
     target = services.registry.named(text.removeprefix("https://").removeprefix("http://"))
+    why = ""
     if target is None:
+        why = f"there is no living broker {text}; see the list of brokers"
+    elif target.is_draining:
+        why = f"broker {text} is about to end"
+    if target is None or why:
+        # Its first words are Pulsar's, which scripts look for.
         raise RestError(
-            412, f"Cannot move {bundle}: there is no living broker {text}; see the list of brokers"
+            NO_DESTINATION,
+            f"Not allowed unload namespace bundle to inactive destination broker: {bundle} cannot move, {why}",
         )
-    if target.is_draining:
-        raise RestError(412, f"Cannot move {bundle}: broker {text} is about to end")
     return target
 
 
@@ -104,37 +110,47 @@ async def split(
     *,
     unloads: bool = False,
 ) -> None:
-    if algorithm and algorithm not in ALGORITHMS:
+    settings = balance_settings(services.current_config())
+    if algorithm and algorithm not in settings.split_algorithms:
+        supported = [one.value for one in settings.split_algorithms]
         raise RestError(
-            412, f"Unsupported namespace bundle split algorithm, supported algorithms are {list(ALGORITHMS)}"
+            412, f"Unsupported namespace bundle split algorithm, supported algorithms are {supported}"
         )
-    if algorithm == POSITIONS and not positions:
+    if algorithm == SplitAlgorithm.POSITIONS and not positions:
         raise RestError(
             412, "With specified_positions_divide split algorithm, splitBoundaries must not be empty"
         )
     if services.balancer is None:
         whole = await named_bundle(services, namespace, bundle)
-        await _split_hashed(services, whole, _cuts(whole, algorithm, positions))
+        await _split_hashed(services, whole, await _cuts(services, whole, algorithm, positions, settings))
         return
     whole = await owned_bundle(services, namespace, bundle)
     try:
-        edges = _cuts(whole, algorithm, positions)
+        edges = await _cuts(services, whole, algorithm, positions, settings)
         await services.balancer.requests.split(whole, edges, "an operator splits it", unloads=unloads)
     except NotAllowedError as error:
         raise RestError(412, f"Split bundle failed: {error}") from None
 
 
-def _cuts(bundle: BundleName, algorithm: str, positions: Sequence[int]) -> list[int]:
-    """Where the bundle is cut. 412 if it cannot be."""
-    first, last = bundle.edges
-    if algorithm == POSITIONS:
-        found = sorted({at for at in positions if first < at < last})
-        if not found:
-            raise RestError(412, f"No position lies within {bundle.range}")
-        return found
-    if last - first < 2:
-        raise RestError(412, f"{bundle.range} cannot be split further")
-    return [first + (last - first) // 2]
+async def _cuts(
+    services: AdminServices,
+    bundle: BundleName,
+    algorithm: str,
+    positions: Sequence[int],
+    settings: BalanceSettings,
+) -> Sequence[int]:
+    """Where the bundle is cut: by that algorithm, or by the configured one. 412 if it cannot be."""
+    chosen = SplitAlgorithm(algorithm) if algorithm else settings.split_algorithm
+    if chosen is SplitAlgorithm.POSITIONS and not positions:
+        chosen = SplitAlgorithm.RANGE  # As configured for splits that name no positions.
+    traffic = {name: TopicTraffic.of(name) for name in await logged_topics(services, bundle.namespace)}
+    for topic in services.loaded().values():
+        if bundle.holds(topic.name):
+            traffic[topic.name] = TopicTraffic.of(topic.name, *topic.rates_in)
+    found = split_points(bundle, chosen, traffic.values(), settings, positions=positions, is_forced=True)
+    if isinstance(found, NoPoints):
+        raise RestError(412, f"Split bundle failed: {found.because}")
+    return found.points
 
 
 async def _split_hashed(services: AdminServices, whole: BundleName, cuts: Sequence[int]) -> None:

@@ -28,7 +28,7 @@ from anabranch.broker.policy.namespace import Bundles, NamespacePolicies
 from anabranch.broker.scalable.load.auto_policy import applied
 from anabranch.controller.core.errors import NotLeader, TopicMissing
 from anabranch.controller.service import ScalableTopics
-from anabranch.model.names import Domain, NamespaceName, TopicName
+from anabranch.model.names import SYSTEM_NAMESPACE, Domain, NamespaceName, TopicName
 
 routes = Routes("/admin/v2/namespaces", tag="namespaces", needs=Needs.TENANT_ADMIN)
 
@@ -90,6 +90,10 @@ async def remove_namespace(
     services: AdminServices, role: str, namespace: NamespaceName, *, force: bool
 ) -> None:
     """Deletes the namespace, with `force` including every topic in it."""
+    if namespace == SYSTEM_NAMESPACE and services.balancer is not None:
+        raise RestError(
+            412, f"{namespace} has the topics by which brokers share bundles: it cannot be deleted"
+        )
     if not force:
         await services.resources.delete_namespace(namespace)
         return

@@ -23,6 +23,7 @@ from anabranch.broker.errors import NotAllowedError
 from anabranch.broker.policy.namespace import PartitionedTopic
 from anabranch.broker.policy.stored_json import Int32
 from anabranch.broker.topic.topic import Topic
+from anabranch.model.leaders_topics import is_leaders
 from anabranch.model.names import Domain, NamespaceName, TopicName
 from anabranch.model.position import Position
 
@@ -118,6 +119,8 @@ async def unload(
 async def _move(services: AdminServices, topic: TopicName, request: HttpRequest, to: str) -> None:
     # What each broker has to serve concerns all tenants.
     await services.rights.super_user(request.role)
+    if is_leaders(topic):
+        raise RestError(412, f"{topic} is in no bundle, and cannot be moved: the leader serves it")
     if await services.resources.partitions(topic):
         raise RestError(
             412, f"{topic} is partitioned, and its partitions lie in several bundles: move each of them"

@@ -22,10 +22,10 @@ from anabranch.balance.core.states import BrokerRun, BundleChange
 from anabranch.broker.balance.channel.channel_feed import ChannelFeed
 from anabranch.broker.balance.channel.channel_messages import decode_events, encode_events
 from anabranch.broker.balance.channel.state_log import ChangeRejected, ChannelUnavailable
-from anabranch.broker.balance.channel.system_topics import CHANNEL_TOPIC
 from anabranch.broker.policy.retention import Keep
 from anabranch.broker.topic.replay import entries_between
 from anabranch.broker.topic.topic import Topic
+from anabranch.model.leaders_topics import CHANNEL_TOPIC
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
 from anabranch.storage.port import LogError

@@ -17,7 +17,6 @@ from typing import Final
 from anabranch.balance.core.load import BrokerLoad, TopBundles, outdated
 from anabranch.balance.core.load_json import decode_broker_load, decode_top_bundles, encode_report
 from anabranch.balance.core.settings import BalanceSettings
-from anabranch.broker.balance.channel.system_topics import BROKER_LOAD_TOPIC, TOP_BUNDLES_TOPIC
 from anabranch.broker.balance.leading import Leading
 from anabranch.broker.balance.load.view_calls import (
     FOLLOW_LOADS,
@@ -30,6 +29,7 @@ from anabranch.broker.balance.load.view_calls import (
 from anabranch.broker.errors import NotReadyError
 from anabranch.broker.peers.handlers import PeerHandlers
 from anabranch.broker.peers.methods import Nothing
+from anabranch.model.leaders_topics import BROKER_LOAD_TOPIC, TOP_BUNDLES_TOPIC
 from anabranch.model.names import TopicName
 
 log = logging.getLogger(__name__)

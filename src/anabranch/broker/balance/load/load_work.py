@@ -4,7 +4,6 @@ bundles. The parts, and their life beside the balancer's.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
@@ -25,6 +24,7 @@ from anabranch.broker.balance.load.bundle_figures import MeasuredTopic
 from anabranch.broker.balance.load.bundle_splits import SplitRounds
 from anabranch.broker.balance.load.history import BalanceHistory, HistoryOfBalance
 from anabranch.broker.balance.load.leader_view import LeaderView, PublishKey
+from anabranch.broker.balance.load.pauses import pause
 from anabranch.broker.balance.load.reporter import BrokerLoadReporter
 from anabranch.broker.balance.load.shedding import SheddingRounds
 from anabranch.broker.balance.load.usage import ResourceShares
@@ -79,6 +79,7 @@ class LoadWork:
         self._rules = rules
         self.decisions, self.counts = decisions, counts
         counts.lookup_waits = balancer.owners.waits
+        balancer.owners.looked_up = counts.looked_up
         recorded = None if history is None else BalanceHistory(history, now_ms)
         reign, why = balancer.reign, balancer.safe_mode.why
         self.loads = BrokerLoads(peers, reign, settings, self._living, now_ms, pause_s=pause_s)
@@ -220,9 +221,9 @@ class LoadWork:
 
 
 async def _every(seconds: Callable[[], float], work: Callable[[], Work]) -> None:
-    """Like `Background.every`, with an interval that may change."""
+    """Like `Background.every`, with an interval that may change while it lasts."""
     while True:
-        await asyncio.sleep(seconds())
+        await pause(seconds)
         try:
             await work()
         except Exception:

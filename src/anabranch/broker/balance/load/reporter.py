@@ -10,7 +10,6 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import Final, Protocol
 
 from anabranch.balance.core.load import (
@@ -24,6 +23,7 @@ from anabranch.balance.core.load import (
 from anabranch.balance.core.settings import BalanceSettings
 from anabranch.broker.balance.counts import BalanceCounts, BalanceResult
 from anabranch.broker.balance.load.bundle_figures import MeasuredTopic, bundle_figures
+from anabranch.broker.balance.load.pauses import pause
 from anabranch.broker.balance.load.usage import ResourceShares
 from anabranch.errors import AnabranchError
 from anabranch.model.bundles import BundleName
@@ -104,13 +104,12 @@ class BrokerLoadReporter:
                 await self.round()
             except Exception:
                 log.exception("measuring this broker's load failed, trying again")
-            pause_s = self._settings().report_interval_ms_min / 1000
-            if self._is_in_trouble:
-                # A leader that was just elected takes reports a moment later.
-                pause_s = min(pause_s, RETRY_S)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await self._wake.wait()
+            await pause(self._pause_s, self._wake)
+
+    def _pause_s(self) -> float:
+        pause_s = self._settings().report_interval_ms_min / 1000
+        # A leader that was just elected takes reports a moment later.
+        return min(pause_s, RETRY_S) if self._is_in_trouble else pause_s
 
     async def round(self) -> None:
         """Measures, and reports if that is due."""

@@ -6,10 +6,14 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from anabranch.balance.core.states import BundleState
+from anabranch.model.bundles import bundle_hash
+from anabranch.model.leaders_topics import CHANNEL_TOPIC
 from anabranch.model.names import TopicName
 from unit.broker.balance.balanced import (
+    BALANCED,
     balanced,
     balancer,
     bundle_of,
@@ -68,13 +72,15 @@ async def test_a_destination_that_is_unknown_own_or_about_to_end_is_refused_with
     bundle = bundle_of(owner, name)
     before = balancer(asked).owners.state(bundle)
     answer = await unload(asked, name, "nobody:8080")
-    assert (answer.status_code, "no living broker nobody:8080" in answer.json()["reason"]) == (412, True)
+    assert (answer.status_code, "no living broker nobody:8080" in answer.json()["reason"]) == (409, True)
     answer = await unload(asked, name, web(owner))
     assert (answer.status_code, "that broker has it" in answer.json()["reason"]) == (412, True)
     await ending.broker.registry.drain()
     await until(lambda: asked.broker.registry.living()[ending.broker.registry.me.id].is_draining)
     answer = await unload(asked, name, web(ending))
-    assert (answer.status_code, "is about to end" in answer.json()["reason"]) == (412, True)
+    assert (answer.status_code, "is about to end" in answer.json()["reason"]) == (409, True)
+    # What Pulsar says, and its users look for.
+    assert "inactive destination broker" in answer.json()["reason"]
     assert balancer(asked).owners.state(bundle) == before
 
 
@@ -102,7 +108,7 @@ async def test_a_split_is_done_by_the_owner_by_the_algorithm_that_is_asked_for(c
     for algorithm, body, text in (
         ("odd", None, "Unsupported namespace bundle split algorithm"),
         ("specified_positions_divide", None, "splitBoundaries must not be empty"),
-        ("specified_positions_divide", [first], "No position lies within"),
+        ("specified_positions_divide", [first], "no position lies within"),
     ):
         answer = await owner.rest("PUT", path, params={"splitAlgorithmName": algorithm}, json=body)
         assert (answer.status_code, text in answer.json()["reason"]) == (412, True), answer.text
@@ -117,6 +123,51 @@ async def test_a_split_is_done_by_the_owner_by_the_algorithm_that_is_asked_for(c
     assert "has no bundle" in answer.json()["reason"]
 
 
+async def test_a_split_by_the_number_of_topics_halves_them(cluster: Cluster) -> None:
+    owner = cluster.nodes[1]
+    bundle = bundle_of(owner, topic_of(owner))
+    names = (TopicName.parse(f"persistent://public/default/n-{number}") for number in range(10_000))
+    places: list[int] = []
+    while len(places) < 4:
+        name = next(names)
+        if bundle.holds(name):
+            places.append(bundle_hash(name))
+            await owner.publish(name, b"one")
+    path = f"namespaces/public/default/{bundle.range}/split"
+    answer = await owner.rest("PUT", path, params={"splitAlgorithmName": "topic_count_equally_divide"})
+    assert answer.status_code == 204, answer.text
+    boundaries = (await owner.rest("GET", "namespaces/public/default/bundles")).json()["boundaries"]
+    first, last = bundle.edges
+    (cut,) = [edge for text in boundaries if first < (edge := int(text, 16)) < last]
+    assert sum(place < cut for place in places) == 2
+
+
+async def test_an_algorithm_that_is_configured_cuts_and_one_that_is_not_supported_is_refused() -> None:
+    config = replace(
+        BALANCED,
+        default_namespace_bundle_split_algorithm="topic_count_equally_divide",
+        supported_namespace_bundle_split_algorithms=("topic_count_equally_divide",),
+    )
+    async with balanced(1, config) as cluster:
+        node = cluster.first
+        path = f"namespaces/public/default/{bundle_of(node, topic_of(node)).range}/split"
+        answer = await node.rest("PUT", path)
+        assert (answer.status_code, "0 topics" in answer.json()["reason"]) == (412, True), answer.text
+        answer = await node.rest("PUT", path, params={"splitAlgorithmName": "range_equally_divide"})
+        assert answer.status_code == 412
+        assert "supported algorithms are ['topic_count_equally_divide']" in answer.json()["reason"]
+
+
+async def test_a_bundle_that_nobody_has_gets_an_owner_when_an_operator_asks_for_it(cluster: Cluster) -> None:
+    asked, owner = cluster.nodes[:2]
+    name = topic_of(owner)
+    bundle = bundle_of(owner, name)
+    assert (await unload(asked, name)).status_code == 204
+    assert state_of(asked, bundle) is BundleState.FREED
+    answer = await asked.rest("PUT", f"namespaces/public/default/{bundle.range}/split")
+    assert answer.status_code in (204, 307), answer.text
+
+
 async def test_a_split_with_unload_offers_the_parts_to_other_brokers(cluster: Cluster) -> None:
     owner = cluster.nodes[1]
     name = topic_of(owner)
@@ -128,6 +179,14 @@ async def test_a_split_with_unload_offers_the_parts_to_other_brokers(cluster: Cl
     found = balancer(owner).owners.owner(name)
     assert found is not None
     assert found != owner.broker.registry.me.address
+
+
+async def test_a_topic_of_the_balancer_is_at_the_leader_and_cannot_be_moved(cluster: Cluster) -> None:
+    to = web(cluster.nodes[1])
+    answer = await cluster.first.rest(
+        "PUT", f"{CHANNEL_TOPIC.rest_path}/unload", params={"destinationBroker": to}
+    )
+    assert (answer.status_code, "the leader serves it" in answer.json()["reason"]) == (412, True)
 
 
 async def test_every_broker_names_the_elected_leader(cluster: Cluster) -> None:

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 
 from anabranch.balance.core.settings import BalanceSettings
-from anabranch.broker.balance.balance_log import BalanceAct, BalanceDecision, BalanceLog
-from anabranch.broker.balance.counts import BalanceCounts
+from anabranch.broker.assembly.balance_parts import LoadSources
+from anabranch.broker.balance.balance_log import BalanceAct, BalanceDecision
 from anabranch.broker.balance.load.load_work import LoadWork
 from anabranch.broker.balance.load.usage import ResourceShares
-from anabranch.broker.balance.load.view_topics import ViewTopics
+from anabranch.broker.broker import Broker
 from anabranch.model.bundles import BundleName
 from anabranch.model.names import PUBLIC_DEFAULT, TopicName
-from unit.broker.balance.balanced import balanced, balancer, leader_of
+from unit.broker.balance.balanced import balanced, balancer, leader_of, work_of
 from unit.broker.balance.load.traffic import Traffic
 from unit.broker.scalable.cluster import Cluster, Node
 
@@ -37,37 +37,27 @@ LOAD_EACH = 0.2
 class Loaded:
     """A cluster with topics that keep the broker busy that has them: each takes a fifth of a loop."""
 
-    cluster: Cluster
     settings: BalanceSettings = QUICK
     hot: list[TopicName] = field(default_factory=list)
-    works: dict[str, LoadWork] = field(default_factory=dict)
+    cluster: Cluster = field(init=False)
 
-    def add(self, node: Node) -> LoadWork:
-        broker = node.broker
-
+    def measured(self, broker: Broker, found: LoadSources) -> LoadSources:
         def now_ms() -> int:
             # The clock of these brokers stands still; loads settle by a clock that does not.
             return broker.now_ms() + int(1000 * broker.loop.time())
 
-        work = self.works[broker.registry.me.id] = LoadWork(
-            balancer(node),
-            broker.registry,
-            broker.peers,
-            lambda: self.settings,
-            lambda: self.topics(node),
-            lambda bytes_in, bytes_out: ResourceShares(LOAD_EACH * len(list(self.topics(node)))),
-            ViewTopics(broker.non_persistent, broker.registry.me.id, now_ms).publish,
-            now_ms,
-            BalanceLog(now_ms),
-            BalanceCounts(),
-            pause_s=0.005,
+        def shares(bytes_in: float, bytes_out: float) -> ResourceShares:
+            return ResourceShares(LOAD_EACH * len(list(self._topics_of(broker))))
+
+        return LoadSources(
+            lambda: self.settings, lambda: self._topics_of(broker), shares, now_ms, pause_s=0.005
         )
-        work.start(broker.background)
-        return work
+
+    def _topics_of(self, broker: Broker) -> Iterator[Traffic]:
+        return (Traffic(name, (1000.0, 1e6)) for name in self.hot if broker.owners.is_mine(name))
 
     def topics(self, node: Node) -> Iterator[Traffic]:
-        owners = balancer(node).owners
-        return (Traffic(name, (1000.0, 1e6)) for name in self.hot if owners.is_mine(name))
+        return self._topics_of(node.broker)
 
     def heat(self, number: int, count: int) -> None:
         """That broker gets so many busy topics, each of a bundle of its own."""
@@ -88,13 +78,11 @@ class Loaded:
 
     @property
     def leader(self) -> LoadWork:
-        return self.works[leader_of(self.cluster).broker.registry.me.id]
+        return work_of(leader_of(self.cluster))
 
 
 @contextlib.asynccontextmanager
 async def loaded(brokers: int) -> AsyncIterator[Loaded]:
-    async with balanced(brokers) as cluster:
-        made = Loaded(cluster)
-        for node in cluster.nodes:
-            made.add(node)
+    made = Loaded()
+    async with balanced(brokers, measured=made.measured) as made.cluster:
         yield made

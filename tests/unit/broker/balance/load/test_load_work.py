@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from anabranch.balance.core.settings import BalanceSettings
 from anabranch.broker.balance.counts import BalanceResult
 from anabranch.broker.balance.leader import LeaderSettings
+from anabranch.broker.balance.load import pauses
 from anabranch.broker.balance.load.load_work import leader_settings
 from anabranch.broker.observe.metrics_balancer import MeasuredBalancer
 from anabranch.model.names import TopicName
@@ -48,6 +51,22 @@ async def test_a_new_leader_is_told_the_loads_at_once() -> None:
         await made.until(lambda: any(node.balancer.reign.term for node in others))
         await made.until(lambda: len(made.leader.work.view.loads) == 3)
         assert before.work.view.loads == {}
+
+
+async def test_an_interval_that_was_far_too_long_does_not_last_after_it_was_taken_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pauses, "SETTINGS_AGAIN_S", 0.01)
+    async with loaded(2) as made:
+        made.settings = replace(QUICK, report_interval_ms_min=3_600_000, shedding_interval_minutes=1e6)
+        # Each broker has begun such a pause once it has reported, and the leader once it has looked.
+        for node in made.nodes:
+            node.work.reporter.report_now()
+        before = {node.id: node.work.load for node in made.nodes}
+        await made.until(lambda: all(node.work.load is not before[node.id] for node in made.nodes))
+        made.heat(0, 2)
+        made.settings = replace(QUICK, load_std_target=0.05)
+        await made.until(lambda: [node.hot for node in made.nodes] == [1, 1])
 
 
 async def test_a_broker_that_closes_takes_its_load_with_it() -> None:

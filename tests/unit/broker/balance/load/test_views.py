@@ -11,13 +11,13 @@ import pytest
 
 from anabranch.balance.core.load_json import decode_broker_load
 from anabranch.balance.core.states import BrokerRun
-from anabranch.broker.balance.channel.system_topics import BROKER_LOAD_TOPIC, TOP_BUNDLES_TOPIC
 from anabranch.broker.balance.load.broker_loads import BrokerLoads
 from anabranch.broker.balance.load.leader_view import GONE_MAX, LeaderView
 from anabranch.broker.balance.load.view_calls import FOLLOW_LOADS, REPORT_LOAD, BrokerReport, FollowLoads
 from anabranch.broker.errors import NotReadyError
 from anabranch.broker.peers.handlers import PeerHandlers
 from anabranch.errors import AnabranchError
+from anabranch.model.leaders_topics import BROKER_LOAD_TOPIC, TOP_BUNDLES_TOPIC
 from anabranch.model.names import TopicName
 from unit.broker.balance.load.rig import Election, Situation, broker_load, bundle_load, tops
 from unit.broker.peers.lab import PeerLab, PeerNode, peer_lab
