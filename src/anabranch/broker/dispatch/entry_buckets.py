@@ -25,12 +25,13 @@ from anabranch.broker.dispatch.bucket_scan import BucketScan
 from anabranch.broker.dispatch.chunks import WAITING_MAX, BegunChunks
 from anabranch.broker.dispatch.concurrent import ConcurrentDispatcher
 from anabranch.broker.dispatch.consumer import AttachedConsumer
+from anabranch.broker.dispatch.stamps import stamp_of
 from anabranch.broker.errors import ConsumerBusyError
 from anabranch.broker.ports import EntryBatch
 from anabranch.model import buckets
 from anabranch.model.buckets import Splits
 from anabranch.model.position import Position
-from anabranch.model.segments import HASH_MAX, HashRange
+from anabranch.model.segments import HashRange
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.subscription_types import KEY_SHARED
 
@@ -203,11 +204,10 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
 
     def _span_of(self, metadata: pb.MessageMetadata) -> Span:
         """The buckets that the entry may have keys of: all of them unless its stamp is sound."""
-        if not metadata.HasField("entry_hash_min") or not metadata.HasField("entry_hash_max"):
+        stamp = stamp_of(metadata)
+        if stamp is None:
             return self._all
-        low, high = metadata.entry_hash_min, metadata.entry_hash_max
-        if not low <= high <= HASH_MAX:
-            return self._all
+        low, high = stamp
         return bisect_right(self._splits, low), bisect_right(self._splits, high)
 
     def _route(self, at: Position, metadata: pb.MessageMetadata) -> AttachedConsumer | None:

@@ -170,7 +170,7 @@ class KeyRanges:
         return sticky_slot(sticky_key(metadata))
 
     def add(self, consumer: AttachedConsumer) -> None:
-        ranges = _ranges_of(consumer)
+        ranges = ranges_of(consumer)
         for start, end in ranges:
             other = self._overlapping(start, end)
             if other is not None:
@@ -211,12 +211,13 @@ def check_ranges(consumer: AttachedConsumer) -> None:
     meta = consumer.key_shared
     if consumer.kind == KEY_SHARED:
         if meta is not None and meta.keySharedMode == pb.STICKY:
-            _ranges_of(consumer)
+            ranges_of(consumer)
     elif consumer.kind == EXCLUSIVE and meta is not None and meta.hashRanges:
-        _ranges_of(consumer)
+        ranges_of(consumer)
 
 
-def _ranges_of(consumer: AttachedConsumer) -> list[tuple[int, int]]:
+def ranges_of(consumer: AttachedConsumer) -> list[tuple[int, int]]:
+    """The inclusive ranges that the consumer names, ascending; ConsumerAssignError if they are malformed."""
     wanted = [] if consumer.key_shared is None else consumer.key_shared.hashRanges
     if not wanted:
         raise ConsumerAssignError("a STICKY Key_Shared consumer must name at least one key range")

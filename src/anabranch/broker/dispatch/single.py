@@ -19,6 +19,7 @@ from anabranch.broker.dispatch.base import (
 )
 from anabranch.broker.dispatch.consumer import AttachedConsumer
 from anabranch.broker.dispatch.selector import KeyRanges, pick_failover
+from anabranch.broker.dispatch.stamps import WantedHashes
 from anabranch.broker.errors import ConsumerBusyError
 from anabranch.broker.ports import EntryBatch
 from anabranch.model.position import Position
@@ -40,6 +41,8 @@ class SingleActiveDispatcher(Dispatcher):
         self._switching: asyncio.TimerHandle | None = None
         # An Exclusive consumer may ask for some keys only; entries of other keys are skipped and stay unacknowledged.
         self._only: KeyRanges | None = None
+        # A reader without a cursor may ask for some entry buckets only; entries that have no key of them are skipped.
+        self._wanted: WantedHashes | None = None
 
     # -- consumers
 
@@ -49,10 +52,14 @@ class SingleActiveDispatcher(Dispatcher):
                 f"ConsumerBusy: Exclusive consumer is already connected to {self._ctx.subscription}: "
                 f"{self.consumers[0].name}"
             )
-        self._only = None
-        if self.kind == EXCLUSIVE and consumer.key_shared is not None and consumer.key_shared.hashRanges:
-            self._only = KeyRanges()
-            self._only.add(consumer)
+        self._only = self._wanted = None
+        meta = consumer.key_shared
+        if self.kind == EXCLUSIVE and meta is not None and meta.hashRanges:
+            if meta.entryBucketDispatch and not self._ctx.is_durable:
+                self._wanted = WantedHashes(consumer)
+            else:
+                self._only = KeyRanges()
+                self._only.add(consumer)
         self.consumers.append(consumer)
         self._choose()
 
@@ -69,7 +76,7 @@ class SingleActiveDispatcher(Dispatcher):
         else:
             self._stop_switching()
             self.active = None
-            self._only = None
+            self._only = self._wanted = None
             self.rewind()
 
     def may_unsubscribe(self, consumer: AttachedConsumer) -> bool:
@@ -170,7 +177,8 @@ class SingleActiveDispatcher(Dispatcher):
 
     def _deliver(self, consumer: AttachedConsumer, batch: EntryBatch) -> None:
         ledger, entries = batch
-        if self._cursor.held or self._cursor.batches or self._only is not None or self._ctx.is_compacted:
+        is_choosy = self._only is not None or self._wanted is not None
+        if self._cursor.held or self._cursor.batches or is_choosy or self._ctx.is_compacted:
             self._deliver_some(consumer, batch)
             return
         id, partition, epoch, permits = consumer.id, consumer.partition, consumer.epoch, consumer.permits
@@ -203,6 +211,8 @@ class SingleActiveDispatcher(Dispatcher):
             if cursor.is_acked(at):
                 continue
             if only is not None and only.select(only.hash_of(metadata_of(data))) is not consumer:
+                continue
+            if self._wanted is not None and not self._wanted.touch(metadata_of(data)):
                 continue
             if not 0 < count <= BATCH_MESSAGES_MAX:
                 count = messages_of(data)

@@ -1,0 +1,72 @@
+"""The stamps of entries, and readers that want some entry buckets only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anabranch.broker.dispatch.consumer import AttachedConsumer
+from anabranch.broker.dispatch.stamps import WantedHashes, stamp_of
+from anabranch.broker.errors import ConsumerAssignError
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.subscription_types import EXCLUSIVE
+from unit.broker.rig import RecordingLink, Rig
+
+HASHES = st.integers(0, 0xFFFF)
+
+
+def wanting(*ranges: tuple[int, int]) -> pb.KeySharedMeta:
+    meta = pb.KeySharedMeta(keySharedMode=pb.STICKY, entryBucketDispatch=True)
+    for start, end in ranges:
+        meta.hashRanges.add(start=start, end=end)
+    return meta
+
+
+@pytest.mark.parametrize(
+    ("stamp", "found"),
+    [
+        ((3, 7), (3, 7)),
+        ((0, 0), (0, 0)),
+        ((0xFFFF, 0xFFFF), (0xFFFF, 0xFFFF)),
+        ((7, 3), None),
+        ((7, 0x10000), None),
+        ((7, None), None),
+        ((None, 7), None),
+        ((None, None), None),
+    ],
+)
+def test_half_a_stamp_or_a_wrong_one_is_none(
+    stamp: tuple[int | None, int | None], found: tuple[int, int] | None
+) -> None:
+    assert stamp_of(pb.MessageMetadata(entry_hash_min=stamp[0], entry_hash_max=stamp[1])) == found
+
+
+@given(edges=st.lists(HASHES, unique=True, min_size=2, max_size=8), one=HASHES, other=HASHES)
+def test_an_entry_is_wanted_if_its_stamp_meets_a_range(edges: list[int], one: int, other: int) -> None:
+    edges = sorted(edges[: len(edges) // 2 * 2])
+    ranges = list(zip(edges[::2], edges[1::2], strict=True))
+    low, high = min(one, other), max(one, other)
+    wanted = WantedHashes(AttachedConsumer(1, "r", RecordingLink(), key_shared=wanting(*ranges)))
+    meets = any(start <= high and low <= end for start, end in ranges)
+    assert wanted.touch(pb.MessageMetadata(entry_hash_min=low, entry_hash_max=high)) is meets
+
+
+def test_a_reader_of_some_buckets_gets_their_entries_whole_and_all_that_may_be_theirs(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig = make_rig(is_durable=False)
+    _, link = rig.consumer(EXCLUSIVE, key_shared=wanting((0, 99), (200, 299)))
+    stamps = [(0, 5), (100, 199), (150, 220), (300, 400), (50, 600), (None, None), (9, 8), (250, 250)]
+    places = [rig.publish(1, hashes=stamp)[0] for stamp in stamps]
+    rig.loop.settle()
+    assert link.places == [places[n] for n in (0, 2, 4, 5, 6, 7)]
+
+
+def test_a_reader_of_malformed_ranges_is_refused(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(is_durable=False)
+    with pytest.raises(ConsumerAssignError):
+        rig.consumer(EXCLUSIVE, key_shared=wanting((5, 3)))
+    rig.consumer(EXCLUSIVE)
