@@ -29,14 +29,16 @@ async def broker(lab: BrokerLab) -> Broker:
     return broker
 
 
-async def attach(peer: Peer) -> pb.MessageIdData:
+async def attach(
+    peer: Peer, kind: int = pb.CommandSubscribe.Exclusive, subscription: str = "sub"
+) -> pb.MessageIdData:
     """The consumer that the client has at the segment; the id of the message it is sent."""
     await peer.ask(
         C.SUBSCRIBE,
         "subscribe",
         topic=SEGMENT,
-        subscription="sub",
-        subType=0,
+        subscription=subscription,
+        subType=kind,
         consumer_id=5,
         consumer_name="a-seg-0",
         initialPosition=1,
@@ -80,3 +82,31 @@ async def test_one_that_acknowledges_goes_on_to_the_children(lab: BrokerLab, bro
     while assigned in ([], [0]):
         assigned = ids(await java.assignment())
     assert assigned == [1, 2]
+
+
+async def test_one_that_shares_its_segment_is_not_watched(lab: BrokerLab) -> None:
+    broker = await lab.broker(scalable_topic_entry_bucket_budget=2)
+    broker.requests.scalable.sessions.lost_acks.look_every_s = 0.02
+    await topics_of(broker).create(TOPIC, 1)
+    client = Client(broker.service_url)
+    await (await (await client.producer(SEGMENT)).send(b"one"))
+    await client.close()
+    sharers = [await lab.peer(broker, "Pulsar-Java-v5.0.0-M2") for _ in range(2)]
+    for peer, name in zip(sharers, "ab", strict=True):
+        await peer.register(ORDERS, name)
+    await attach(sharers[0], pb.CommandSubscribe.Key_Shared)
+    alone = await lab.peer(broker, V5)
+    await alone.register(ORDERS, "a", subscription="other")
+    await attach(alone, subscription="other")
+    for peer in (sharers[0], alone):
+        await peer.close()
+    await topics_of(broker).split(TOPIC, SegmentId(0))
+    back, later = await lab.peer(broker, "Pulsar-Java-v5.0.0-M2"), await lab.peer(broker, V5)
+    (told,) = (await back.register(ORDERS, "a")).assignment.segments
+    assert len(told.bucket_ranges) == 2
+    await attach(back, pb.CommandSubscribe.Key_Shared)
+    await later.register(ORDERS, "a", subscription="other")
+    await attach(later, subscription="other")
+    # The other came later, and is given its segment again.
+    assert ids(await later.assignment()) == []
+    assert not [c for c in await back.settle() if c.type == C.SCALABLE_TOPIC_ASSIGNMENT_UPDATE]
