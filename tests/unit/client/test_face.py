@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import inspect
 import re
 import socket
 import subprocess
@@ -214,3 +216,18 @@ async def test_nothing_is_left_running_of_a_client_whose_broker_never_answers() 
                 await opening
         await client.close()
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def test_nothing_about_entry_buckets_can_be_chosen_by_an_application() -> None:
+    """Brokers and their settings decide; neither a name nor a parameter of the client is about them."""
+    offered = set(anabranch.__all__)
+    for name in anabranch.__all__:
+        found = getattr(anabranch, name)
+        callables = [found] if not isinstance(found, type) else [found, *vars(found).values()]
+        for one in callables:
+            offered.add(getattr(one, "__name__", ""))
+            if callable(one):
+                with contextlib.suppress(ValueError, TypeError):
+                    offered |= inspect.signature(one).parameters.keys()
+    assert {"messages_max", "consumer_name", "stream_consumer", "ordering_key"} <= offered
+    assert not [name for name in offered if "bucket" in name.lower() or name == "splits"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.client import Batching, Client, Encryption, MessageId, Routing
+from anabranch.client import Batching, Client, Encryption, MemoryFull, MessageId, Routing
 from anabranch.model.buckets import BucketBudget, bucket_of
 from anabranch.model.keyhash import bucket_hash, segment_hash
 from anabranch.model.layout import SegmentLayout
@@ -237,6 +237,36 @@ async def test_each_bucket_has_the_limits_of_a_batch_to_itself(
         metadata, _ = open_entry(entry)
         sizes[metadata.entry_hash_min >> 15].append(metadata.num_messages_in_batch)
     assert sizes == {0: [2, 1], 1: [2]}
+
+
+async def test_the_batches_of_all_buckets_share_the_memory_of_the_client(script: ScriptedBroker) -> None:
+    script.layout = of(4)
+    batching = Batching(delay_ms=60_000)
+    async with (
+        Client(script.url, memory_bytes_max=5000, when_full="refuse") as client,
+        client.producer(TOPIC, batching=batching) as producer,
+    ):
+        receipts = [await producer.post(bytes(900), key=in_bucket(bucket)) for bucket in range(4)]
+        with pytest.raises(MemoryFull):
+            await producer.post(bytes(900), key=in_bucket(0))
+        await producer.flush()
+        assert all(receipt.done() for receipt in receipts)
+        assert len(script.entries) == 4
+        await producer.post(bytes(900), key=in_bucket(0))
+
+
+async def test_boundaries_cost_no_request(script: ScriptedBroker) -> None:
+    asked = []
+    for layout in (of(1), of(4)):
+        script.layout = layout
+        script.lookups.clear()
+        script.questions.clear()
+        script.producers.clear()
+        async with Client(script.url) as client, client.producer(TOPIC, name=f"p{len(asked)}") as producer:
+            for key in KEYS:
+                await producer.post(b"x", key=key)
+        asked.append((len(script.lookups), len(script.questions), len(script.producers)))
+    assert asked[0] == asked[1] == (1, 0, 1)
 
 
 async def test_the_receipt_of_a_bucket_settles_nothing_of_another(

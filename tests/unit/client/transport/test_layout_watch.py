@@ -184,6 +184,20 @@ def test_a_layout_that_does_not_cover_every_hash_once_is_refused(ranges: list[tu
         read_layout(dag(*ranges))
 
 
+def test_a_layout_has_the_entry_buckets_that_the_broker_tells_and_one_where_it_tells_none() -> None:
+    sent = dag((0, 0x7FFF), (0x8000, 0xFFFF))
+    sent.segments[0].entry_bucket_splits.extend([5, 0x1000])
+    assert [one.bucket_splits for one in read_layout(sent).active] == [(5, 0x1000), ()]
+
+
+@pytest.mark.parametrize("splits", [[0], [7, 3], [5, 5], [0x10000]])
+def test_a_layout_with_entry_buckets_that_make_no_sense_is_refused(splits: list[int]) -> None:
+    sent = dag((0, 0xFFFF))
+    sent.segments[0].entry_bucket_splits.extend(splits)
+    with pytest.raises(PeerError, match="entry bucket"):
+        read_layout(sent)
+
+
 def test_links_to_segments_that_the_broker_no_longer_lists_are_cut() -> None:
     sent = dag((0, 0xFFFF))
     sent.segments[0].parent_ids.append(7)

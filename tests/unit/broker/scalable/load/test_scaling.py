@@ -14,7 +14,7 @@ from anabranch.broker.errors import NotAllowedError
 from anabranch.broker.observe.metrics import render
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import load_path
-from anabranch.model.segments import SegmentId
+from anabranch.model.segments import LayoutRefused, SegmentId
 from anabranch.wire import pulsar_pb2 as pb
 from harness.simple_client import Client
 from unit.broker.scalable.brokers import BrokerLab, C, broker_lab, topics_of
@@ -154,9 +154,15 @@ async def test_a_broker_without_scalable_topics_has_no_scaler_and_no_metrics_of_
             _ = broker.autoscaler
 
 
-async def test_the_gauge_of_drain_mode_counts_sealed_segments_that_are_shared() -> None:
+@pytest.mark.parametrize("is_shared", [True, False])
+async def test_the_gauge_of_drain_mode_counts_sealed_segments_that_are_shared(is_shared: bool) -> None:
+    """None is where the setting says so."""
     async with broker_lab() as lab:
-        broker = await lab.broker(scalable_topic_max_segments=1, scalable_topic_entry_bucket_budget=4)
+        broker = await lab.broker(
+            scalable_topic_max_segments=1,
+            scalable_topic_entry_bucket_budget=4,
+            scalable_topic_sealed_drain_sharing_enabled=is_shared,
+        )
         topics = topics_of(broker)
         await topics.create(ORDERS)
         peers = [await lab.peer(broker, supports_scalable_topics=True) for _ in range(2)]
@@ -177,4 +183,18 @@ async def test_the_gauge_of_drain_mode_counts_sealed_segments_that_are_shared() 
         await (await producer.send(b"left to be read"))
         await client.close()
         await topics.split(ORDERS, 0)
-        assert figures(await scraped(broker))["anabranch_scalable_segment_drain_mode"] == 1
+        assert figures(await scraped(broker))["anabranch_scalable_segment_drain_mode"] == is_shared
+
+
+async def test_the_settings_of_entry_buckets_are_obeyed() -> None:
+    async with broker_lab() as lab:
+        broker = await lab.broker(
+            scalable_topic_entry_bucket_budget=12, scalable_topic_entry_buckets_per_segment_max=8
+        )
+        topics = topics_of(broker)
+        layout = (await topics.create(ORDERS)).layout
+        assert [segment.bucket_count for segment in layout.active] == [8]
+        with pytest.raises(LayoutRefused, match="1 to 8"):
+            await topics.rebucket(ORDERS, 0, 9)
+        layout = await topics.rebucket(ORDERS, 0, 6)
+        assert [segment.bucket_count for segment in layout.active] == [6]

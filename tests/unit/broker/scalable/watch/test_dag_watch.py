@@ -14,6 +14,7 @@ from anabranch.broker.security.rights import NotAuthorizedError
 from anabranch.controller.feed import TopicFeed
 from anabranch.metadata.errors import StoreUnavailable
 from anabranch.metadata.memory import MemoryMetadata
+from anabranch.model.buckets import BucketBudget
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import PlanKind, ReshapePlan, ScalableTopic
@@ -115,6 +116,14 @@ async def test_the_first_update_has_the_whole_dag_and_where_it_is_served(lab: La
         3: (OTHER.service_url, OTHER.service_url_tls),
     }
     assert (dag.controller_broker_url, dag.controller_broker_url_tls) == (ME.service_url, ME.service_url_tls)
+
+
+async def test_every_segment_comes_with_the_starts_of_its_entry_buckets_but_the_first(lab: Lab) -> None:
+    layout = SegmentLayout.initial(2, NOW_MS, budget=BucketBudget(8)).rebucket(0, 1, NOW_MS)
+    await lab.topics.store(TOPIC, layout)
+    _, updates = lab.watch()
+    told = {s.segment_id: list(s.entry_bucket_splits) for s in (await updates.next()).dag.segments}
+    assert told == {0: [0x4000, 0x8000, 0xC000], 1: [0x4000, 0x8000, 0xC000], 2: []}
 
 
 async def test_a_lookup_makes_a_controller_and_its_first_update_names_it(lab: Lab) -> None:
