@@ -103,8 +103,12 @@ class Coordinator:
         """The segments that the subscription's consumers can share, each with how many it serves. Every other segment
         serves one consumer."""
         group = self.group
-        found = {segment.id: group.capacity(segment) for segment in group.layout.active}
-        return {number: room for number, room in found.items() if room > 1} or NOTHING_SHARED
+        if not group.knows_buckets:
+            return NOTHING_SHARED
+        # Whoever asks for one bucket a segment wants order across keys: nothing adds buckets to such a topic by itself.
+        least = 1 if self._leader.settings.buckets.total > 1 else 2
+        found = {segment.id: group.room(segment) for segment in group.layout.active}
+        return {number: room for number, room in found.items() if room >= least} or NOTHING_SHARED
 
     def close(self) -> None:
         self._is_closed = True
