@@ -9,6 +9,7 @@ from anabranch.controller.core.sessions import (
     Drained,
     Effect,
     Event,
+    FenceSession,
     GraceExpired,
     JoinAnswer,
     Joined,
@@ -120,7 +121,7 @@ def test_the_next_leader_settles_what_the_last_one_had_not() -> None:
     story = Story(one_segment(), join("ana"), join("bo"), left("bo"))
     new = Story(one_segment(), Restored(story.records))
     assert new.held == story.held
-    assert [type(e) for e in new.effects] == [StoreSession, StartSettling, StartGrace]
+    assert [type(e) for e in new.effects] == [FenceSession, StartSettling, StartGrace]
     assert new.then(SettlingOver(new.group.settling)) == [
         StoreSession(ConsumerRecord("ana", STREAM, (S0,), (), {}, True))
     ]
@@ -132,12 +133,13 @@ def test_the_next_leader_has_the_same_shares_and_knows_who_can_share() -> None:
     new = Story(one_segment(), Restored(story.records))
     assert new.held == story.held
     # Each is stored as it was: the last leader can store none of them after that.
-    assert [e.record for e in new.effects if isinstance(e, StoreSession)] == list(story.records)
+    assert [e.record for e in new.effects if isinstance(e, FenceSession)] == list(story.records)
 
 
 def test_the_next_leader_stores_nothing_where_no_segment_can_be_shared() -> None:
     story = Story(one_segment(1), join("ana"), join("bo"))
-    assert not Story(one_segment(1), Restored(story.records)).stored
+    effects = Story(one_segment(1), Restored(story.records)).effects
+    assert not [e for e in effects if isinstance(e, StoreSession | FenceSession)]
 
 
 def test_a_lost_sharer_keeps_its_buckets_until_its_grace_period_ends() -> None:
