@@ -5,8 +5,8 @@ split would be worth its segments, a segment is replaced by one with more: the l
 once all segments have it. Raising is fast. Lowering is lazy: buckets that no consumer has needed for a window of time
 are given back, down to the topic's share, as each bucket makes batches smaller.
 
-A cooldown stands between two changes. Replacing further segments for the number that was chosen last is the same
-change, so a topic with many segments serves its consumers at once.
+A cooldown stands between two changes. Raising further segments to the number that was chosen last is the same change,
+so a topic with many segments serves its consumers at once. Further ones are lowered one in each cooldown.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ def look_for_fewer(seen: Observation, policy: ScalePolicy) -> Rebucket | NotRebu
     chosen = min(able, key=lambda s: (lower[s.id] - s.bucket_count, s.id))
     buckets = lower[chosen.id]
     idle_ms = policy.rebucket_idle_window_ms
-    due_ms = seen.last_left_ms + idle_ms
+    due_ms = max(seen.last_left_ms + idle_ms, _cooled_ms(seen, policy))
     if not _is_same_change(seen, buckets):
-        due_ms = max(due_ms, layout.last_rebucket_ms + idle_ms, _cooled_ms(seen, policy))
+        due_ms = max(due_ms, layout.last_rebucket_ms + idle_ms)
     over = f"segment {chosen.id} has {counted(chosen.bucket_count, 'entry bucket')} and {buckets} would be enough"
     if seen.now_ms < due_ms:
         because = f"{over}, but not yet for {span(idle_ms)}: it waits until {moment(due_ms)}"

@@ -1,4 +1,4 @@
-"""A segment's load: the four rates and their stored form. Pure."""
+"""A segment's load: the four rates, whether consumers can share it, and their stored form. Pure."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ class Load:
     bytes_rate_in: float = 0.0
     msg_rate_out: float = 0.0
     bytes_rate_out: float = 0.0
+
+    @property
+    def is_unstamped(self) -> bool:
+        """Whether entries of late were in no single entry bucket."""
+        return False
 
     @property
     def rates(self) -> tuple[float, float, float, float]:
@@ -70,20 +75,37 @@ class Load:
         return dict(zip(RATES, self.rates, strict=True))
 
     def encode(self) -> bytes:
-        return json.dumps(self.to_json(), separators=(",", ":"), allow_nan=False).encode()
+        value: dict[str, Any] = {**self.to_json()}
+        if self.is_unstamped:
+            value[UNSTAMPED] = True
+        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
     @staticmethod
     def decode(data: bytes) -> Load:
         """Decodes an object of rates; a missing rate is zero. Raises BadRecord for anything else."""
         try:
             value = json.loads(data)
-            return Load(*(_rate(value.get(name, 0.0)) for name in RATES))
+            made = UnstampedLoad if value.get(UNSTAMPED, False) is True else Load
+            return made(*(_rate(value.get(name, 0.0)) for name in RATES))
         except (ValueError, TypeError, AttributeError) as error:
             raise BadRecord(f"the stored load of a segment cannot be read: {error!r}") from error
 
 
 # The names of the four rates in JSON and in the names of settings.
 RATES: Final = ("msgRateIn", "bytesRateIn", "msgRateOut", "bytesRateOut")
+UNSTAMPED: Final = "unstamped"
+
+
+class UnstampedLoad(Load):
+    """The load of a segment that one consumer at a time can read, since entries may have keys of every bucket."""
+
+    __slots__ = ()
+
+    @property
+    def is_unstamped(self) -> bool:
+        return True
+
+
 IDLE: Final = Load()
 
 

@@ -21,7 +21,7 @@ def should_write(now: Load, last: Load | None, policy: ScalePolicy, change: floa
     After a restart or a move, pass the stored record and not None: writing the same again would restart its cold
     window. `change` is a share of the last value: 0.25 for a quarter.
     """
-    if last is None:
+    if last is None or now.is_unstamped != last.is_unstamped:
         return True
     return any(
         _is_news(rate, before, split, merge, change)

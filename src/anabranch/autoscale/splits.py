@@ -204,9 +204,8 @@ def _lopsided(seen: Observation, policy: ScalePolicy, segment: Segment, load: Lo
     """The number of splits in a row, up to the one that made this segment, that left one child nearly all of the
     heat."""
     if not _is_child_of_split(seen.layout, segment):
-        return (
-            segment.lopsided
-        )  # Neither a merge nor a rebucket changes the keys of a segment or waits for them.
+        # Neither a merge nor a rebucket changes the keys of a segment or waits for them.
+        return segment.lopsided
     if _kept_nearly_all(seen, policy, segment, load):
         return min(segment.lopsided + 1, LOPSIDED_MAX)
     return 0

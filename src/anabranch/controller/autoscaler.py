@@ -203,7 +203,7 @@ class AutoScaler:
             led.consumers = consumers_of(controller)
             if self._listener is not None and led.consumers:
                 self._listener.consumers_changed(led.topic, led.consumers)
-            if wants_more(controller, led.consumers):
+            if wants_more(controller, led.consumers, led.load):
                 led.want(everything=False)
         self._look_soon(led)
 
@@ -340,7 +340,7 @@ class AutoScaler:
             return None
         if led.has_left:
             led.left_ms, led.has_left = now_ms, False
-        consumers, capacity = consumers_of(led.controller), capacity_of(led.controller)
+        consumers, capacity = consumers_of(led.controller), capacity_of(led.controller, load)
         facts = (record.layout, load, consumers, capacity, led.left_ms, resolved, found)
         if everything and led.stays is not None and led.facts == facts:
             self._note(led, led.stays, now_ms, everything=True)
@@ -501,7 +501,7 @@ class AutoScaler:
             load,
             consumers_of(controller),
             now_ms,
-            capacity_of(controller),
+            capacity_of(controller, load),
             controller.settings.buckets,
             now_ms if led.has_left else led.left_ms,
         )

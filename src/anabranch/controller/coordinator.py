@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, Protocol, assert_never
 
@@ -68,6 +69,10 @@ class LedTopic(Protocol):
         ...
 
 
+class _ChangedSinceError(Exception):
+    """A former leader has stored a session since the sessions were read."""
+
+
 class Coordinator:
     """Performs the decisions of one subscription. The leader's `TopicController` makes it, and closes it when it is
     deposed."""
@@ -77,7 +82,8 @@ class Coordinator:
         self._leader = leader
         self._loop = asyncio.get_running_loop()
         kind = None if record.kind is SubscriptionKind.QUEUE else record.kind
-        self.group = ConsumerGroup(layout, kind, shares_sealed=leader.settings.shares_sealed)
+        self._fresh = ConsumerGroup(layout, kind, shares_sealed=leader.settings.shares_sealed)
+        self.group = self._fresh
         self._events: deque[tuple[s.Event, asyncio.Future[None]]] = deque()
         self._pump: asyncio.Task[None] | None = None
         # The waiting joins, each with the future of its caller: a name may join again before its first join is
@@ -103,8 +109,12 @@ class Coordinator:
         """The segments that the subscription's consumers can share, each with how many it serves. Every other segment
         serves one consumer."""
         group = self.group
-        found = {segment.id: group.capacity(segment) for segment in group.layout.active}
-        return {number: room for number, room in found.items() if room > 1} or NOTHING_SHARED
+        if not group.knows_buckets:
+            return NOTHING_SHARED
+        # Whoever asks for one bucket a segment wants order across keys: nothing adds buckets to such a topic by itself.
+        least = 1 if self._leader.settings.buckets.total > 1 else 2
+        found = {segment.id: group.room(segment) for segment in group.layout.active}
+        return {number: room for number, room in found.items() if room >= least} or NOTHING_SHARED
 
     def close(self) -> None:
         self._is_closed = True
@@ -127,6 +137,9 @@ class Coordinator:
 
     async def restore(self) -> None:
         """Takes over the sessions that the previous leader stored."""
+        await self._put(await self._read_stored())
+
+    async def _read_stored(self) -> s.Restored:
         found = await self._leader.records.consumers(self._leader.topic, self.record.name)
         self._versions = {record.name: version for record, version in found}
         numbers = self.group.unknown if found else ()
@@ -135,7 +148,7 @@ class Coordinator:
         for number, verdict in zip(numbers, said, strict=True):
             told[verdict].add(number)
         records = tuple(record for record, _ in found)
-        await self._put(s.Restored(records, frozenset(told[True]), frozenset(told[False])))
+        return s.Restored(records, frozenset(told[True]), frozenset(told[False]))
 
     async def join(
         self,
@@ -220,9 +233,7 @@ class Coordinator:
                 event, done = self._events.popleft()
                 self._done = done
                 try:
-                    self.group, effects = s.step(self.group, event)
-                    for effect in effects:
-                        await self._perform(effect)
+                    await self._take(event)
                     if not done.done():
                         done.set_result(None)
                 finally:
@@ -241,11 +252,24 @@ class Coordinator:
             return
         self._pump = None
 
+    async def _take(self, event: s.Event) -> None:
+        while True:
+            self.group, effects = s.step(self.group, event)
+            try:
+                for effect in effects:
+                    await self._perform(effect)
+                return
+            except _ChangedSinceError:
+                self.group = replace(self._fresh, layout=self.group.layout)
+                event = await self._read_stored()
+
     async def _perform(self, effect: s.Effect) -> None:
         leader = self._leader
         match effect:
             case s.StoreSession(record):
                 await self._store_session(record)
+            case s.FenceSession(record):
+                await self._fence_session(record)
             case s.RemoveSession(consumer):
                 await self._remove_session(consumer)
                 leader.consumers_changed()
@@ -305,6 +329,22 @@ class Coordinator:
             self._versions[name] = await leader.records.store_consumer(
                 leader.topic, self.record.name, record, known
             )
+
+        await self._insist(name, store)
+
+    async def _fence_session(self, record: ConsumerRecord) -> None:
+        leader, name = self._leader, record.name
+
+        async def store() -> None:
+            # Its versions may be those of a leader that was elected before it read them.
+            await self._check_leads()
+            try:
+                self._versions[name] = await leader.records.store_consumer(
+                    leader.topic, self.record.name, record, self._versions[name]
+                )
+            except VersionConflict:
+                await self._check_leads()
+                raise _ChangedSinceError from None
 
         await self._insist(name, store)
 

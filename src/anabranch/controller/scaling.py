@@ -103,20 +103,27 @@ def consumers_of(controller: TopicController) -> dict[str, int]:
     }
 
 
-def capacity_of(controller: TopicController) -> dict[str, Mapping[SegmentId, int]]:
-    """By subscription, the segments that its consumers can share, see `Observation.capacity`."""
-    return {
-        name: capacity
-        for name, coordinator in sorted(controller.coordinators.items())
-        if (capacity := coordinator.capacity)
-    }
+def capacity_of(
+    controller: TopicController, load: Mapping[SegmentId, LoadReport]
+) -> dict[str, Mapping[SegmentId, int]]:
+    """By subscription, the segments that its consumers can share, see `Observation.capacity`. By its load a segment has
+    entries that only one consumer at a time can read, or none such."""
+    unstamped = {number for number, report in load.items() if report.load.is_unstamped}
+    found: dict[str, Mapping[SegmentId, int]] = {}
+    for name, coordinator in sorted(controller.coordinators.items()):
+        shared = {n: room for n, room in coordinator.capacity.items() if n not in unstamped}
+        if shared:
+            found[name] = shared
+    return found
 
 
-def wants_more(controller: TopicController, consumers: Mapping[str, int]) -> bool:
+def wants_more(
+    controller: TopicController, consumers: Mapping[str, int], load: Mapping[SegmentId, LoadReport]
+) -> bool:
     record = record_of(controller)
     if record is None:
         return False
-    capacity = capacity_of(controller)
+    capacity = capacity_of(controller, load)
     return any(count > served(record.layout, capacity.get(name, {})) for name, count in consumers.items())
 
 

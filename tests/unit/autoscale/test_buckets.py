@@ -218,6 +218,16 @@ def test_the_window_starts_when_a_consumer_leaves() -> None:
     assert "No rebucket: segment 1 has 16 entry buckets and 4 would be enough, but not yet" in stay.because
 
 
+def test_several_segments_give_back_one_in_each_cooldown() -> None:
+    layout = segments(3).rebucket(0, 4, LONG_AGO).rebucket(1, 4, LONG_AGO)
+    first = the_rebucket(crowded(layout, 0))
+    after = layout.rebucket(first.segment, first.buckets, NOW)
+    assert (first.segment, first.buckets) == (3, 1)
+    stay = the_stay(crowded(after, 0))
+    assert (stay.no_rebucket, stay.look_again_ms) == (NoRebucket.WINDOW, NOW + MINUTE)
+    assert the_rebucket(replace(crowded(after, 0), now_ms=NOW + MINUTE)).segment == 4
+
+
 def test_what_consumers_need_is_kept() -> None:
     layout = raised(1, 16, NOW - HOUR)
     assert the_stay(crowded(layout, 9)).no_rebucket is NoRebucket.CONSUMERS

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.autoscale.load import IDLE, RATES, Load, describe_rate
+from anabranch.autoscale.load import IDLE, RATES, Load, UnstampedLoad, describe_rate
 from anabranch.autoscale.policy import DEFAULT
 from anabranch.autoscale.reporting import should_write
 from anabranch.model.scalable import BadRecord
 
 QUARTER = 0.25
 rates = st.floats(0, 1e12, allow_nan=False)
-loads = st.builds(Load, rates, rates, rates, rates)
+loads = st.builds(Load, rates, rates, rates, rates) | st.builds(UnstampedLoad, rates, rates, rates, rates)
 # Each rate alone, as (its name in Python, its index).
 EACH = [("msg_rate_in", 0), ("bytes_rate_in", 1), ("msg_rate_out", 2), ("bytes_rate_out", 3)]
 
@@ -36,6 +36,15 @@ def test_the_record_has_the_four_rates_of_the_specification_as_doubles_and_no_ti
         "msgRateOut": 48000.0,
         "bytesRateOut": 256000000.0,
     }
+
+
+def test_entries_in_no_single_bucket_are_told_where_there_are_such_and_are_always_news() -> None:
+    unstamped = UnstampedLoad()
+    assert json.loads(unstamped.encode())["unstamped"] is True
+    assert "unstamped" not in json.loads(IDLE.encode())
+    assert should_write(unstamped, IDLE, DEFAULT, QUARTER)
+    assert should_write(IDLE, unstamped, DEFAULT, QUARTER)
+    assert not should_write(unstamped, unstamped, DEFAULT, QUARTER)
 
 
 @given(loads)

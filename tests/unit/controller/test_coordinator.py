@@ -622,3 +622,30 @@ async def test_the_next_leader_has_the_shares_of_the_last(rig: Rig) -> None:
     await sharing(rig, second, "three")
     assert await shares(second) == before
     assert sorted(n for held in before.values() for n in held) == [0, 1, 2, 3]
+
+
+@simulated
+async def test_a_leader_reads_the_sessions_again_if_a_former_one_has_stored_one_meanwhile(rig: Rig) -> None:
+    first, second = await rig.broker(buckets=BucketBudget(4)), await rig.broker(buckets=BucketBudget(4))
+    await first.create(TOPIC)
+    await sharing(rig, first, "one", "two", "three")
+    path, other = consumer_path(TOPIC, "billing", "two"), await rig.metadata.connect()
+
+    async def change(verb: str, changing: str) -> None:
+        if (verb, changing) == ("put", path):
+            rig.held[1].before = None
+            late = ConsumerRecord("two", SubscriptionKind.STREAM, knows_buckets=True)
+            await other.put(path, late.encode())
+
+    rig.held[1].before = change
+    await rig.stores[0].expire_session()
+    await sharing(rig, second, "three")
+    assert rig.held[1].before is None, "it was changed meanwhile"
+    found = await shares(second)
+    assert found.keys() == {"one", "two", "three"}
+    assert sorted(n for held in found.values() for n in held) == [0, 1, 2, 3]
+    for name, held in found.items():
+        stored = await record_of(second, name)
+        assert stored is not None
+        assert stored.shares == {0: held}
+    await other.close()

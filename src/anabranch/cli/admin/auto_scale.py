@@ -81,5 +81,9 @@ def told(name: str, applied: dict[str, Any]) -> list[str]:
     """The policy as a table; the first line says whether it has any effect."""
     policy = applied["policy"]
     rows = [("FIELD", "VALUE", "FROM")]
-    rows += [(f.word, shown(f, policy[f.name]["value"]), policy[f.name]["from"]) for f in FIELDS]
+    rows += [
+        (f.word, shown(f, policy[f.name]["value"]), policy[f.name]["from"])
+        for f in FIELDS
+        if f.name in policy
+    ]
     return [f"{name}: {switch(applied)}", "", *aligned(rows, left={0, 2})]

@@ -263,7 +263,8 @@ def _policy(found: Explained) -> list[str]:
     ours = [
         f"{f.word} {shown(f, found['policy'][f.name]['value'])} ({found['policy'][f.name]['from']})"
         for f in FIELDS
-        if found["policy"][f.name]["from"] != "broker"
+        # An older broker lacks fields that are newer than it.
+        if found["policy"].get(f.name, {"from": "broker"})["from"] != "broker"
     ]
     if not ours:
         return ["\tPolicy: all as the broker is configured; `anabranch topics policy get` lists it"]

@@ -119,9 +119,12 @@ class ConsumerGroup:
             return 1
         return segment.bucket_count
 
-    def capacity(self, segment: Segment) -> int:
-        """How many of its present consumers can read the segment at once."""
-        return self.room(segment) if all(s.knows_buckets for s in self.sessions.values()) else 1
+    @property
+    def knows_buckets(self) -> bool:
+        """Whether all its present consumers can share segments."""
+        return self.kind is not SubscriptionKind.CHECKPOINT and all(
+            session.knows_buckets for session in self.sessions.values()
+        )
 
     @property
     def alone(self) -> frozenset[SegmentId]:

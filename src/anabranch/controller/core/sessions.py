@@ -132,6 +132,17 @@ class StoreSession:
 
 
 @dataclass(frozen=True, slots=True)
+class FenceSession:
+    """Store the record as it was read, so that a deposed leader can store it no more, if this one leads.
+
+    If the record has been changed since it was read, leave out all further effects and begin again: with a fresh group,
+    and Restored with what is stored now.
+    """
+
+    record: ConsumerRecord
+
+
+@dataclass(frozen=True, slots=True)
 class RemoveSession:
     name: str
 
@@ -198,6 +209,7 @@ class WatchDrain:
 
 Effect = (
     StoreSession
+    | FenceSession
     | RemoveSession
     | Push
     | JoinAnswer
@@ -296,23 +308,18 @@ def _restored(group: ConsumerGroup, event: Restored) -> tuple[ConsumerGroup, lis
     ]
     begun, awaiting = _disconnected(begun, begun.sessions.values())
     settled, effects = step(begun, Drained(event.drained))
-    return settled, [*strangers, *_fences(begun, effects), *effects, *stopped, *awaiting]
+    return settled, [*strangers, *_fences(begun), *effects, *stopped, *awaiting]
 
 
-def _fences(group: ConsumerGroup, effects: Iterable[Effect]) -> list[Effect]:
-    """Stores the restored sessions that do not change again, where segments may be shared.
+def _fences(group: ConsumerGroup) -> list[Effect]:
+    """Stores the restored sessions as they are, where segments may be shared.
 
     The owners of segments follow the records. A deposed leader may still store what it decided wherever its successor
     has stored nothing, and would leave two records that name the same bucket.
     """
     if group.kind is None or all(group.room(s) == 1 for s in group.layout.segments.values()):
         return []
-    changing = {effect.record.name for effect in effects if isinstance(effect, StoreSession)}
-    return [
-        StoreSession(session.record(group.kind))
-        for name, session in sorted(group.sessions.items())
-        if name not in changing
-    ]
+    return [FenceSession(session.record(group.kind)) for _, session in sorted(group.sessions.items())]
 
 
 def _joined(group: ConsumerGroup, event: Joined) -> tuple[ConsumerGroup, list[Effect]]:

@@ -62,6 +62,10 @@ class Deposed(Exception):
     """The leader has found out that another was elected."""
 
 
+class ChangedSince(Exception):
+    """A former leader has stored a session since the sessions were read."""
+
+
 class Leader:
     """A broker that believes it leads. `generator` is its thread of work; dropping it kills the leader."""
 
@@ -296,9 +300,12 @@ class Leader:
                 return
         group, effects = s.step(group, event)
         self.groups[name] = group
-        for effect in effects:
-            yield
-            self._session_effect(name, effect)
+        try:
+            for effect in effects:
+                yield
+                self._session_effect(name, effect)
+        except ChangedSince:
+            yield from self._restore(name)
 
     def _restore(self, name: str) -> Turns:
         """Takes over the sessions that the previous leader stored."""
@@ -352,6 +359,13 @@ class Leader:
         match effect:
             case s.StoreSession(record):
                 self._store_session(name, record)
+            case s.FenceSession(record):
+                self._check_leads()
+                version = world.put_consumer(name, record, self.versions[name, record.name])
+                if version is None:
+                    self._check_leads()
+                    raise ChangedSince
+                self.versions[name, record.name] = version
             case s.RemoveSession(consumer):
                 self._remove_session(name, consumer)
             case s.Push(link, _, _, segments, shares):

@@ -56,8 +56,8 @@ async def test_every_metric_is_declared_and_has_the_kind_it_says() -> None:
     for name, family in found.items():
         assert family.type == METRICS[declared(name)].kind, name
         assert family.documentation == METRICS[declared(name)].help
-    # Logs of files are looked at with a process of its own, scalable topics show once they were judged, proofs once
-    # somebody has shown one, and the balancer has a test of its own.
+    # Logs of files are looked at with a process of its own, scalable topics show once they were judged, segments while
+    # consumers share them, proofs once somebody has shown one, and the balancer has a test of its own.
     elsewhere = re.compile(
         "anabranch_(log|cache|bundle|balancer)_|.*_scalable_|pulsar_(authentication|lb|sunit)_"
     )

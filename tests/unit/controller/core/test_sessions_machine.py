@@ -19,6 +19,7 @@ from anabranch.controller.core.sessions import (
     Drained,
     Effect,
     Event,
+    FenceSession,
     Finished,
     GraceExpired,
     JoinAnswer,
@@ -105,7 +106,7 @@ class Sessions(RuleBasedStateMachine):
 
     def perform(self, effect: Effect) -> None:
         match effect:
-            case StoreSession(record):
+            case StoreSession(record) | FenceSession(record):
                 self.store[record.name] = record
                 self.check_records()
             case RemoveSession(name):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from anabranch.autoscale.load import Load
 from anabranch.autoscale.policy import DEFAULT
+from anabranch.model.buckets import BucketBudget
 from anabranch.model.segments import WHOLE, HashRange
 from anabranch.pipelines.replay.outcomes import (
     CLASSES,
@@ -21,7 +24,7 @@ from anabranch.pipelines.replay.outcomes import (
     outcome,
     recommend,
 )
-from anabranch.pipelines.replay.replay import Replayed, ReplayedReshape, replay
+from anabranch.pipelines.replay.replay import Replayed, ReplayedReshape, Timing, replay
 from anabranch.pipelines.replay.trace import BadTrace, KeyShares, Trace, TraceStream
 
 START = 1_800_000_000_000
@@ -38,8 +41,8 @@ def trace(*pieces: tuple[float, int], keys: KeyShares | None = None) -> Trace:
     )
 
 
-def decided(at_ms: int, kind: str, span: HashRange) -> ReplayedReshape:
-    return ReplayedReshape(START + at_ms, kind, (), "", "", span, 2)
+def decided(at_ms: int, kind: str, span: HashRange, rule: str = "") -> ReplayedReshape:
+    return ReplayedReshape(START + at_ms, kind, (), rule, "", span, 2)
 
 
 def test_segments_are_paid_by_the_hour_and_overload_by_the_minute() -> None:
@@ -65,6 +68,23 @@ def test_a_flap_undoes_what_was_done_to_the_same_keys_within_the_hour() -> None:
     assert flaps([split, decided(HOUR + 1, "merge", WHOLE)]) == 0
     assert flaps([split, merge, decided(HOUR + 1, "split", WHOLE)]) == 2
     assert flaps([split, decided(1, "split", left), decided(2, "merge", right)]) == 0
+
+
+def test_a_rebucket_flaps_with_one_that_takes_it_back_and_with_no_split() -> None:
+    more, fewer = decided(0, "rebucket", WHOLE, "consumers"), decided(HOUR, "rebucket", WHOLE, "idle")
+    assert flaps([more, fewer]) == 1
+    assert flaps([more, decided(9, "rebucket", WHOLE, "consumers")]) == 0
+    assert flaps([more, decided(HOUR + 1, "rebucket", WHOLE, "idle")]) == 0
+    assert flaps([decided(0, "merge", WHOLE), more, decided(9, "split", WHOLE)]) == 1
+
+
+def test_consumers_that_share_segments_are_paid_for_by_rebuckets_instead_of_segments() -> None:
+    quiet = replace(trace((10.0, 120)), consumers=[(START, {"orders": 6})])
+    alone = outcome(quiet, replay(quiet, DEFAULT), DEFAULT.split)
+    shared = outcome(quiet, replay(quiet, DEFAULT, Timing(buckets=BucketBudget(4))), DEFAULT.split)
+    assert (alone.splits, alone.rebuckets, alone.segments_max) == (5, 0, 6)
+    assert (shared.splits, shared.rebuckets, shared.segments_max) == (0, 1, 1)
+    assert shared.segment_hours == 2.0
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from anabranch.autoscale.load import IDLE, Load
+from anabranch.autoscale.load import IDLE, Load, UnstampedLoad
 from anabranch.autoscale.policy import InvalidPolicy, ScalePolicy
 from anabranch.autoscale.reporting import should_write
 from anabranch.broker.catalog.owners import Owners
@@ -77,6 +77,8 @@ class _Followed:
         "span",
         "stored",
         "topic",
+        "unstamped",
+        "unstamped_until",
         "version",
     )
 
@@ -93,6 +95,20 @@ class _Followed:
         self.stored: Load | None = None
         self.version: int | None = None
         self.is_resting = False
+        # The entries in no single bucket that were counted, and until when they are of late.
+        self.unstamped = 0
+        self.unstamped_until = float("-inf")
+
+    def is_unstamped(self, now: float, window_s: float) -> bool:
+        """Whether entries of the last window were in no single entry bucket. Until the window is over after opening,
+        the stored record stands for the time before."""
+        stamps = None if self.topic is None else self.topic.stamps
+        if stamps is None:
+            return False
+        if stamps.unstamped != self.unstamped:
+            self.unstamped = stamps.unstamped
+            self.unstamped_until = now + window_s
+        return now < self.unstamped_until
 
 
 class LoadReporter:
@@ -265,7 +281,11 @@ class LoadReporter:
             if followed.rates is None:
                 # The counters began when the segment was opened, which was after the last round.
                 followed.rates = Rates(self._window_s, before, followed.stored)
+                if followed.stored is not None and followed.stored.is_unstamped:
+                    followed.unstamped_until = now + self._window_s
             load, lately = followed.rates.look(now, followed.counters)
+            if followed.is_unstamped(now, self._window_s):
+                load = UnstampedLoad(*load.rates)
             self.history.add(followed.of, followed.number, now_ms, lately)
             if followed.course is not None:
                 await self._follow(followed, followed.course, now_ms)

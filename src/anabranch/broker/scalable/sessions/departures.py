@@ -70,9 +70,8 @@ class _Observed:
     reading: set[SegmentId] = field(default_factory=set)
     # Assigned segments that it has been told to read whole, at any time: its client may still be about to.
     told_whole: set[SegmentId] = field(default_factory=set)
-    is_changing: bool = (
-        False  # It closed a segment in order to attach in another way, and has attached to none since.
-    )
+    # It closed a segment in order to attach in another way, and has attached to none since.
+    is_changing: bool = False
     has_closed: bool = False  # It closed a segment with more to read, and has attached to none since.
     idle_since: float | None = None  # Since then it has had segments to read, and read none of them.
     timer: asyncio.TimerHandle | None = None

@@ -117,6 +117,28 @@ async def test_the_first_sample_is_written_even_of_an_idle_segment(cluster: Clus
     assert path == "/topics/public/default/orders/segments/1/load"
 
 
+async def test_entries_in_no_single_bucket_are_told_for_a_window_after_the_last(cluster: Cluster) -> None:
+    (segment,) = await cluster.topic(1, buckets=4)
+    await cluster.first.broker.topic(name_of(segment))
+    observer = Observer(cluster)
+    await observer.look()
+    assert not (await load(cluster, segment)).is_unstamped
+    # What the test publishes has no stamp.
+    await observer.flow(segment, rate=0.1, rounds=1)
+    assert (await load(cluster, segment)).is_unstamped
+    await observer.look(5)
+    assert (await load(cluster, segment)).is_unstamped
+    await observer.look(2)
+    assert not (await load(cluster, segment)).is_unstamped
+
+
+async def test_a_segment_with_one_bucket_needs_no_stamps(cluster: Cluster) -> None:
+    (segment,) = await opened(cluster)
+    observer = Observer(cluster)
+    await observer.flow(segment, rate=1, rounds=3)
+    assert not (await load(cluster, segment)).is_unstamped
+
+
 async def test_rates_are_averages_over_a_minute(cluster: Cluster) -> None:
     (segment,) = await opened(cluster)
     observer = Observer(cluster)

@@ -8,17 +8,19 @@ from typing import Any
 
 import pytest
 
+from anabranch.broker.dispatch.entry_buckets import EntryBucketDispatcher
 from anabranch.broker.observe.subscription_stats import subscription_stats
 from anabranch.broker.scalable.owner.bucket_owners import owners_of
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.client import Message, RequestRefused
 from anabranch.model import buckets
 from anabranch.model.buckets import Splits
+from anabranch.model.hidden_writes import WriteBatch
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import ConsumerRecord, SubscriptionKind, consumer_path
 from anabranch.model.segments import Segment, SegmentId
 from anabranch.wire import pulsar_pb2 as pb
-from harness.simple_client import Client, Consumer, Producer
+from harness.simple_client import Client, Consumer, Hidden, Producer
 from unit.broker.scalable.cluster import TOPIC, Cluster, Node, name_of, running, until
 
 FOUR = buckets.even(4)
@@ -375,3 +377,22 @@ async def test_a_segment_with_one_bucket_may_be_declared_as_one(shared: Shared) 
     await client.consumer(str(segment.topic(plain)), "sub", kind=KEY_SHARED, keySharedMeta=declared(()))
     with pytest.raises(RequestRefused):
         await client.consumer(str(segment.topic(plain)), "sub", kind=KEY_SHARED, keySharedMeta=declared(FOUR))
+
+
+async def test_one_open_hidden_write_holds_all_sharers(shared: Shared) -> None:
+    await shared.store("a", 0, 1)
+    await shared.store("b", 2, 3)
+    a, b = await shared.sharer("a"), await shared.sharer("b")
+    hidden = await shared.cluster.first.client.producer(str(shared.name), hidden=Hidden("job", 0, "a" * 32))
+    await (await hidden.send(b"won", hashes=(1, 1)))
+    await send(await shared.producer(), 0, 3)
+    subscription = shared.subscription()
+    assert isinstance(subscription.dispatcher, EntryBucketDispatcher)
+    await until(lambda: subscription.topic_log.is_hiding)
+    assert (subscription.dispatcher.is_all_sent, subscription.messages_out) == (True, 0)
+    decided = await shared.cluster.first.rest(
+        "PUT", "anabranch/writes/job/0", json={"winners": ["a" * 32], "topics": [str(shared.name)]}
+    )
+    assert decided.status_code == 200, decided.text
+    await shared.cluster.first.broker.loaded()[shared.name].hidden.reveal(WriteBatch("job", 0))
+    assert (bodies(await take(a, 2)), bodies(await take(b, 1))) == ([b"won", b"0"], [b"3"])
