@@ -21,16 +21,28 @@ def claims(checklist: Path) -> list[str]:
 
 @cache
 def known_in(path: Path) -> frozenset[str]:
-    """Names of the tests in a file, which is not imported. In Java, of the methods that are put up as claims."""
+    """Names of the tests in a file, which is not imported. In Java, of the methods that are put up as claims.
+
+    A state machine is a test by the name that its `TestCase` is given.
+    """
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".java":
         return frozenset(re.findall(r"claims\.put\([^;]*?\b(?:this::|-> )(\w+)", text))
     functions = ast.FunctionDef | ast.AsyncFunctionDef
-    return frozenset(
-        node.name
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, functions) and node.name.startswith("test_")
-    )
+    tree = ast.parse(text)
+    tests = {
+        node.name for node in ast.walk(tree) if isinstance(node, functions) and node.name.startswith("test_")
+    }
+    machines = {
+        target.id
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Attribute)
+        and node.value.attr == "TestCase"
+        for target in node.targets
+        if isinstance(target, ast.Name) and target.id.startswith("Test")
+    }
+    return frozenset(tests | machines)
 
 
 def has_case(path: Path, case: str) -> bool:
@@ -75,6 +87,8 @@ def test_a_checklist_is_read_to_its_end(checklist: Path) -> None:
         "A helper is no test.\n  `tests/test_checklists.py::faults`",
         "A scenario that is not there.\n  "
         "`tests/unit/controller/core/test_scenarios.py::test_the_controller_does_what_the_scenario_says[none]`",
+        "A state machine that is not run.\n  "
+        "`tests/unit/broker/dispatch/test_entry_buckets_machine.py::SharedSegment`",
         "A Java method that no claim calls.\n  `interop/src/main/java/anabranch/interop/AdminClaims.java::take`",
     ],
 )

@@ -448,6 +448,18 @@ def test_even_buckets_are_stored_by_their_number_and_any_others_by_their_starts(
     assert ScalableTopic.decode(read.encode()) == read
 
 
+def test_a_thousand_buckets_cost_a_few_bytes_a_segment() -> None:
+    """Sealed predecessors carry theirs, too."""
+
+    def size(budget: BucketBudget) -> int:
+        layout = SegmentLayout.initial(64, 5, budget=budget)
+        for segment in layout.active:
+            layout = layout.split(segment.id, 7)
+        return len(ScalableTopic(layout, 17).encode())
+
+    assert 0 < size(BucketBudget(64 * 1024)) - size(BucketBudget(1)) < 25 * 3 * 64
+
+
 def test_a_segment_in_json_lists_the_starts_of_its_buckets() -> None:
     segment = SegmentLayout.initial(1, 5, budget=BucketBudget()).segment(0)
     assert segment_json(segment)["entryBucketSplits"] == [16384, 32768, 49152]

@@ -256,7 +256,7 @@ async def test_the_batches_of_all_buckets_share_the_memory_of_the_client(script:
 
 
 async def test_boundaries_cost_no_request(script: ScriptedBroker) -> None:
-    asked = []
+    asked: list[tuple[int, int, int]] = []
     for layout in (of(1), of(4)):
         script.layout = layout
         script.lookups.clear()
