@@ -111,7 +111,7 @@ class Coordinator:
         group = self.group
         if not group.knows_buckets:
             return NOTHING_SHARED
-        # Whoever asks for one bucket a segment wants order across keys: nothing adds buckets to such a topic by itself.
+        # A budget of one bucket keeps the order across keys: nothing adds buckets to such a topic by itself.
         least = 1 if self._leader.settings.buckets.total > 1 else 2
         found = {segment.id: group.room(segment) for segment in group.layout.active}
         return {number: room for number, room in found.items() if room >= least} or NOTHING_SHARED
