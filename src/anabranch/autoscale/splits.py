@@ -236,9 +236,8 @@ def _kept_nearly_all(seen: Observation, policy: ScalePolicy, segment: Segment, l
     """Whether the sibling got next to nothing of the rate that makes this segment hot."""
     sibling = _sibling(seen.layout, segment)
     if sibling is not None and sibling.is_sealed:
-        return (
-            len(sibling.children) == 1
-        )  # Merged away, so it was cold; else it was worth a split of its own.
+        # Merged away, so it was cold; else it was worth a split of its own.
+        return len(sibling.children) == 1
     report = None if sibling is None else seen.load.get(sibling.id)
     if report is None:
         # Pruned, or not measured now. This neither ends nor starts a row of lopsided splits.
@@ -253,8 +252,18 @@ def _sibling(layout: SegmentLayout, segment: Segment) -> Segment | None:
     for number in (SegmentId(segment.id - 1), SegmentId(segment.id + 1)):
         found = layout.segments.get(number)
         if found is not None and found.created_epoch == segment.created_epoch:
-            return found
+            return _latest(layout, found)
     return None
+
+
+def _latest(layout: SegmentLayout, segment: Segment) -> Segment:
+    """The segment that has the place of this one now, after any changes of its number of entry buckets."""
+    while len(segment.children) == 1:
+        child = layout.segment(segment.children[0])
+        if not layout.has_replaced(child):
+            break
+        segment = child
+    return segment
 
 
 def _load_of(seen: Observation, segment: Segment) -> Load:

@@ -300,6 +300,17 @@ def test_a_sibling_that_was_split_itself_was_not_cold() -> None:
     assert (split.segment, split.lopsided) == (1, 0)
 
 
+def test_a_sibling_that_got_other_entry_buckets_is_as_hot_as_its_successor() -> None:
+    layout = halves().rebucket(2, 4, NOW + SECOND).rebucket(3, 8, NOW + 2 * SECOND)
+    seen = observe(layout, {1: 40_000.0, 4: 36_000.0}, now_ms=NOW + MINUTE)
+    split = the_split(seen)
+    assert (split.segment, split.lopsided) == (1, 0)
+    assert the_stay(observe(layout, {1: 40_000.0, 4: 0.0}, now_ms=NOW + MINUTE)).no_split is NoSplit.HOT_KEY
+    merged = layout.split(1, NOW + MINUTE).merge(6, 4, NOW + 2 * MINUTE)
+    seen = observe(merged, {5: 40_000.0, 7: 0.0}, now_ms=NOW + 2 * MINUTE)
+    assert the_stay(seen).no_split is NoSplit.HOT_KEY, "merged away, so it was cold"
+
+
 @pytest.mark.parametrize(("lopsided", "waits"), [(0, False), (1, True)])
 def test_a_sibling_without_a_record_neither_starts_nor_ends_a_row(lopsided: int, waits: bool) -> None:
     seen = observe(halves(lopsided), {1: 40_000.0}, now_ms=NOW + MINUTE)
