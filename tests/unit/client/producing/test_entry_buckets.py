@@ -239,6 +239,24 @@ async def test_each_bucket_has_the_limits_of_a_batch_to_itself(
     assert sizes == {0: [2, 1], 1: [2]}
 
 
+@pytest.mark.parametrize("buckets", [1, 2])
+async def test_order_across_keys_is_kept_with_one_bucket_and_each_keys_order_with_any_number(
+    script: ScriptedBroker, client: Client, buckets: int
+) -> None:
+    script.layout = of(buckets)
+    keys = [in_bucket(number, 2) for number in (0, 1)] * 4
+    async with client.producer(TOPIC, batching=Batching(delay_ms=60_000, messages_max=2)) as producer:
+        for key in keys:
+            await producer.post(b"x", key=key)
+    stored = [(one.partition_key, one.sequence_id) for entry in script.entries for one, _ in messages(entry)]
+    order = [number for _, number in stored]
+    assert (order == sorted(order)) is (buckets == 1)
+    for wanted in keys[:2]:
+        assert [number for key, number in stored if key == wanted] == [
+            n for n, key in enumerate(keys) if key == wanted
+        ]
+
+
 async def test_the_batches_of_all_buckets_share_the_memory_of_the_client(script: ScriptedBroker) -> None:
     script.layout = of(4)
     batching = Batching(delay_ms=60_000)
