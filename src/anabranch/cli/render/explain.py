@@ -125,11 +125,17 @@ def switch(found: Explained) -> str:
 
 
 def _shares(found: Explained) -> list[str]:
-    """Which consumers share which segments. A broker of an older release does not tell."""
+    """Which consumers share which segments, and which cannot be shared though they have several entry buckets. A broker
+    of an older release does not tell."""
     lines = [
         f"{INDENT}\tSegment {one['segment']} is shared in {one['subscription']}: "
         + ", ".join(f"{name} has {bucket_text(held)}" for name, held in one["buckets"].items())
         for one in found.get("shares", ())
+    ]
+    lines += [
+        f"{INDENT}\tSegment {number} serves one consumer at a time: entries of late are in no single entry bucket"
+        for number, segment in found["segments"].items()
+        if segment["state"] == "ACTIVE" and (segment.get("load") or {}).get("unstamped")
     ]
     return ["Shares", *lines] if lines else []
 

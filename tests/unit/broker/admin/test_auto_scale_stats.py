@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.autoscale.load import Load
+from anabranch.autoscale.load import Load, UnstampedLoad
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import load_path
@@ -248,6 +248,14 @@ async def test_explain_tells_what_would_be_decided_now_and_what_was(scaling: Sca
     assert found["segments"]["1"]["load"] == WARM.to_json() | {"modifiedAtMs": NOW_MS}
     assert found["segments"]["1"]["heat"] == pytest.approx(0.3)
     assert (found["segments"]["2"]["load"], found["segments"]["2"]["heat"]) == (None, None)
+
+
+async def test_a_load_tells_that_entries_are_in_no_single_bucket(scaling: Scaling) -> None:
+    await scaling.make()
+    await scaling.report(UnstampedLoad(*WARM.rates), 0)
+    expected = WARM.to_json() | {"unstamped": True, "modifiedAtMs": NOW_MS}
+    assert (await scaling.explained())["segments"]["0"]["load"] == expected
+    assert (await scaling.stats())["segments"]["0"]["load"] == expected
 
 
 async def test_explain_tells_of_operations_by_hand_once(scaling: Scaling) -> None:

@@ -216,3 +216,15 @@ def test_shares_of_segments_are_told_where_there_are_any() -> None:
         "  Segment 3 is shared in billing: one has buckets 0-1, two has bucket 2",
     ]
     assert not any(line.startswith("Shares") for line in shown(explained(shares=[])))
+
+
+def test_a_segment_whose_entries_are_not_stamped_is_said_to_serve_one_consumer() -> None:
+    load = {"msgRateIn": 1.0, "bytesRateIn": 1.0, "msgRateOut": 1.0, "bytesRateOut": 1.0, "modifiedAtMs": 1}
+    segments = {
+        "1": segment(0, 0x7FFF, load=load, heat=0.1),
+        "2": segment(0x8000, 0xFFFF, load={**load, "unstamped": True}, heat=0.1),
+    }
+    assert part(shown(explained(segments=segments)), "Shares") == [
+        "Shares",
+        "  Segment 2 serves one consumer at a time: entries of late are in no single entry bucket",
+    ]

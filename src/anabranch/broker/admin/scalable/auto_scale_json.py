@@ -35,7 +35,11 @@ def stats_part(found: Explanation) -> dict[str, Any]:
 
 
 def load_json(report: LoadReport | None) -> dict[str, Any] | None:
-    return None if report is None else report.load.to_json() | {"modifiedAtMs": report.modified_ms}
+    if report is None:
+        return None
+    # Told only where it is so: a segment that one consumer at a time can read, whatever its entry buckets.
+    unstamped = {"unstamped": True} if report.load.is_unstamped else {}
+    return {**report.load.to_json(), **unstamped, "modifiedAtMs": report.modified_ms}
 
 
 def explained_json(
