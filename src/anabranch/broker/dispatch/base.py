@@ -95,6 +95,8 @@ class Dispatcher(ABC):
         self.has_failed = False
         self._generation = 0
         self._is_reading = False
+        # Woken while it was reading.
+        self._is_woken = False
         self._is_scheduled = False
         self._is_closed = False
         self._is_held = False
@@ -161,10 +163,12 @@ class Dispatcher(ABC):
     # -- running
 
     def wake(self) -> None:
+        self._is_woken = self._is_reading
         if not (self._is_reading or self._is_scheduled or self._is_closed):
             self._run()
 
     def wake_soon(self) -> None:
+        self._is_woken = self._is_reading
         if not (self._is_reading or self._is_scheduled or self._is_closed):
             self._is_scheduled = True
             self._ctx.loop.call_soon(self._run_scheduled)
@@ -267,6 +271,10 @@ class Dispatcher(ABC):
         self.damage = None
         try:
             then(batch)
+            if self._is_woken:
+                # What has changed meanwhile may allow more than to read on.
+                self._is_woken = False
+                self.wake_soon()
             self._look_whether_all_is_sent()
         except Exception as error:  # A task boundary.
             self._fail(error)

@@ -7,7 +7,7 @@ each bucket of its span and may go once it is the first in all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -117,7 +117,7 @@ class BucketQueues:
         self._short.clear()
         self._ready.update((n, None) for n, bucket in enumerate(self.all) if bucket.aside)
 
-    def release(self, entries_max: int) -> list[Position]:
+    def release(self, entries_max: int, is_acked: Callable[[Position], bool]) -> list[Position]:
         """Removes and returns entries that can be sent now, as many as the consumers have room for."""
         for had_none in [one for one in self._short if one.has_room]:
             self._ready.update(dict.fromkeys(self._short.pop(had_none)))
@@ -134,6 +134,9 @@ class BucketQueues:
             touched = self.touched(one.span)
             # Another bucket may not have got as far as this entry.
             if consumer is None or any(not other.aside or other.aside[0].at != one.at for other in touched):
+                if is_acked(one.at):
+                    # While it waited. Buckets that have yet to get to it will not collect it.
+                    self.take_out(one.at, one.span)
                 continue
             has = room.get(consumer, consumer.permits if consumer.has_room else 0)
             if has <= 0:
@@ -149,8 +152,14 @@ class BucketQueues:
     def take_parts(self, number: int) -> list[Position]:
         """Removes and returns what waits in that bucket and may be a later chunk of a message."""
         parts = [one for one in self.all[number].aside if one.is_part]
-        for one in parts:
-            self.take_out(one.at, one.span)
+        places = {one.at for one in parts}
+        for other in dict.fromkeys(
+            n for span in {one.span for one in parts} for n in range(span[0], span[1] + 1)
+        ):
+            bucket = self.all[other]
+            bucket.aside = [one for one in bucket.aside if one.at not in places]
+            heapify(bucket.aside)
+            self._ready[other] = None
         return [one.at for one in parts]
 
     def take_out(self, at: Position, span: Span) -> None:

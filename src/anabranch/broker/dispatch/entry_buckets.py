@@ -84,6 +84,8 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
         # An entry of every bucket at which reading stands.
         self._barrier: Position | None = None
         self._is_scanning = False
+        # Whether entries were acknowledged by consumers that did not have them.
+        self._are_others_acked = False
         # How many messages an entry has, by the last ones read.
         self._entry_messages = 1
         self._all: Final = (0, len(self._splits))
@@ -165,7 +167,16 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
 
     def acked(self, consumer: AttachedConsumer, at: Position) -> None:
         self._ahead.discard(at)
+        if at not in consumer.pending:
+            # A consumer that comes back repeats acknowledgements of entries that wait here by now.
+            self._are_others_acked = True
         super().acked(consumer, at)
+
+    def acks_done(self) -> None:
+        if self._are_others_acked:
+            self._are_others_acked = False
+            self._queues.check_all()
+        super().acks_done()
 
     def acked_below(self, at: Position) -> None:
         self._queues.drop_below(at)
@@ -333,7 +344,7 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
 
     def _release(self) -> None:
         self._replay.add_all(self._chunks.let_go())
-        self._replay.add_all(self._queues.release(self._ctx.limits.burst_entries))
+        self._replay.add_all(self._queues.release(self._ctx.limits.burst_entries, self._cursor.is_acked))
 
     def _next_read(self) -> Position | None:
         if self._chunks.waiting >= WAITING_MAX:

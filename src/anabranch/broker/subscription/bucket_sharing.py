@@ -29,8 +29,11 @@ def check_declared(request: pb.CommandSubscribe, splits: Splits) -> None:
     meta = request.keySharedMeta
     if meta.keySharedMode != pb.STICKY:
         raise ConsumerAssignError("consumers that share by entry buckets must declare them, with mode STICKY")
-    wanted = buckets.ranges(splits)
-    if [(one.start, one.end) for one in meta.hashRanges] != [(one.start, one.end) for one in wanted]:
+    wanted, declared = buckets.ranges(splits), meta.hashRanges
+    # A frame has room for a million of them: they are counted before they are read.
+    if len(declared) != len(wanted) or any(
+        (one.start, one.end) != (other.start, other.end) for one, other in zip(declared, wanted, strict=True)
+    ):
         listed = ", ".join(str(one) for one in wanted[:8]) + (", ..." if len(wanted) > 8 else "")
         raise ConsumerAssignError(
             f"the declared ranges are not the {len(wanted)} entry buckets of the segment: {listed}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -436,3 +437,57 @@ def test_a_cold_log_is_shared_like_a_warm_one(make: Callable[..., BucketRig]) ->
     rig.loop.settle(200)
     assert a.places == [at for at in places if at[1] % 2 == 0]
     assert b.places == [at for at in places if at[1] % 2]
+
+
+def test_a_bucket_that_gets_its_owner_while_the_disk_is_read_does_not_wait_for_the_next_event(
+    make: Callable[..., BucketRig],
+) -> None:
+    log = ListLog()
+    log.cold.add(5)
+    rig = make(log=log)
+    _, link = rig.sharer("a")
+    rig.give("a")
+    waiting = rig.stamped(1)
+    # The read has begun, and ends at the end of the log.
+    last = rig.publish(1, hashes=(0, 0))
+    rig.give("a", "a")
+    rig.loop.settle(200)
+    assert link.places == [*last, *waiting]
+
+
+def test_an_entry_that_is_acknowledged_while_it_waits_for_a_bucket_behind_stops_no_other(
+    make: Callable[..., BucketRig],
+) -> None:
+    rig = make(limits=DispatchLimits(held_per_consumer_max=1))
+    mine, link = rig.sharer("mine")
+    rig.give("away", "mine", "mine", "mine")
+    # One waits in bucket 0, which is passed over at the next. The third waits for it in the three others.
+    behind = rig.stamped(0, 2)
+    across = rig.spread(None, None)
+    fresh = rig.stamped(1)
+    assert not link.messages
+    # As a consumer does that comes back: an earlier connection of it had the entry.
+    rig.ack(mine, across)
+    rig.loop.settle(500)
+    assert link.places == fresh
+    _, away = rig.sharer("away")
+    assert away.places == behind
+
+
+def test_a_bucket_in_which_many_entries_wait_moves_in_linear_time(rig: BucketRig) -> None:
+    old, _ = rig.sharer("old", permits=10_001)
+    _, new = rig.sharer("new", permits=0)
+    rig.give("old")
+    begun = rig.chunk(0, "m", 0, 3)
+    refused = rig.publish(10_000, hashes=(0, 0))
+    rig.loop.settle(2000)
+    assert len(old.pending) == 10_001
+    old.permits = 0
+    rig.subscription.redeliver(old, refused)
+    rig.loop.settle(100)
+    assert list(old.pending) == [begun]
+    started = time.perf_counter()
+    rig.give("new")
+    # Seven seconds, if each of them moved those behind it.
+    assert time.perf_counter() - started < 2
+    assert not new.messages

@@ -169,6 +169,19 @@ class SharedSegment(RuleBasedStateMachine):
             sharer.held.remove(at)
         self.look()
 
+    @precondition(lambda self: self.sharers and any(not one.is_acked for one in self.log.values()))
+    @rule(data=st.data())
+    def ack_what_another_has_or_nobody(self, data: st.DataObject) -> None:
+        """As one does that comes back and repeats what it had acknowledged."""
+        sharer = self.sharers[data.draw(st.sampled_from(sorted(self.sharers)))]
+        at = data.draw(st.sampled_from([at for at, one in self.log.items() if not one.is_acked]))
+        self.log[at].is_acked = True
+        for other in self.sharers.values():
+            if at in other.held:
+                other.held.remove(at)
+        assert self.rig.ack(sharer.consumer, [at]) == [None]
+        self.look()
+
     @precondition(lambda self: any(one.held for one in self.sharers.values()))
     @rule(data=st.data(), is_all=st.booleans())
     def refuse(self, data: st.DataObject, is_all: bool) -> None:
