@@ -108,6 +108,13 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
         else:
             self._appoint()
 
+    def strangers_to(self, newcomer: str) -> list[AttachedConsumer]:
+        """Where the sessions give that consumer every bucket: the consumers that hold nothing. Others of the group have
+        left, or are about to; these would keep it waiting for as long as they like."""
+        if not self._names or any(name != newcomer for name in self._names):
+            return []
+        return [one for one in self.consumers if one.name != newcomer and not one.pending]
+
     def remove(self, consumer: AttachedConsumer) -> None:
         for at, code in self._chunks.left(consumer):
             self._wait_again(at, _span(code), 1)

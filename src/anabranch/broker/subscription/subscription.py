@@ -259,6 +259,11 @@ class Subscription(AckedCursor):
             return [one for one in present.consumers if one.name == consumer.name]
         return list(self.consumers)
 
+    def part_with_strangers_to(self, consumer: AttachedConsumer) -> None:
+        """Disconnects sharers that would only keep waiting the one that has the whole segment."""
+        if isinstance(self.dispatcher, EntryBucketDispatcher):
+            self.disconnect(self.dispatcher.strangers_to(consumer.name))
+
     def consumer_ready(self, consumer: AttachedConsumer) -> None:
         """Allows sending to the consumer: its client has the answer that it is subscribed."""
         consumer.is_ready = True

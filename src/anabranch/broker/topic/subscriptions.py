@@ -54,6 +54,7 @@ _COMERS_MAX = 1000
 # lost the segment, or a share of it before the others have come back as sharers, too. Java's client gives up when the
 # answer is "busy", or comes again only after half a minute.
 HANDOVER_S = 10.0
+STRANGERS_LOOK_S = 0.5
 
 
 class Subscribing:
@@ -360,7 +361,11 @@ class Subscribing:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HANDOVER_S):
                     while subscription.in_the_way_of(consumer):
-                        await subscription.wait_for_departure()
+                        subscription.part_with_strangers_to(consumer)
+                        # The sessions may say later who is none of them.
+                        with contextlib.suppress(TimeoutError):
+                            async with asyncio.timeout(STRANGERS_LOOK_S):
+                                await subscription.wait_for_departure()
         self._check_join(subscription, request)
         subscription.add_consumer(consumer)
 

@@ -344,6 +344,24 @@ async def test_an_exclusive_consumer_waits_until_all_sharers_have_left(shared: S
     await coming
 
 
+async def test_a_sharer_that_no_session_names_does_not_keep_the_last_of_a_group_waiting(
+    shared: Shared,
+) -> None:
+    await shared.store("a", 0, 1, 2, 3)
+    await shared.sharer("nobody", own=True)
+    a = await shared.sharer("a", own=True)
+    producer = await shared.producer()
+    await send(producer, 0)
+    assert bodies(await take(a, 1)) == [b"0"]
+    await a.close()
+    await shared.store("a")
+    async with asyncio.timeout(5):
+        alone = await shared.subscribe("a", EXCLUSIVE)
+    await send(producer, 1)
+    assert bodies(await take(alone, 2)) == [b"0", b"1"]
+    assert [one.name for one in shared.subscription().consumers] == ["a-seg-0"]
+
+
 async def test_a_sharer_whose_client_has_vanished_makes_room_for_itself(shared: Shared) -> None:
     await shared.store("a")
     first = await shared.sharer("a", own=True)
