@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final
 
-from anabranch.metadata.paths import ROOT, parent, upwards
+from anabranch.metadata.paths import ROOT, name, parent, upwards
 from anabranch.metadata.port import Versioned
 
 
@@ -102,8 +102,10 @@ class ReadCache:
 
     def changed(self, changes: Mapping[str, Versioned | None]) -> None:
         for path, node in changes.items():
-            if node is None or node.version == 0:
-                self._lists.pop(parent(path), None)
+            # By what is listed, not by the version: a commit may have created the node and changed it since.
+            folder = parent(path)
+            if node is None or name(path) not in self._lists.get(folder, ()):
+                self._lists.pop(folder, None)
             self.found(path, node)
 
     def _forget(self, path: str) -> None:

@@ -72,6 +72,13 @@ def test_a_list_of_children_ends_with_a_birth_or_a_death_among_them_and_not_with
     assert kept.children("/f") is UNKNOWN
 
 
+def test_a_list_ends_with_a_node_that_one_commit_created_and_changed() -> None:
+    kept = ReadCache()
+    kept.listed("/f", [])
+    kept.changed({"/f/a": node(b"x", 1)})
+    assert kept.children("/f") is UNKNOWN
+
+
 def test_a_list_handed_out_is_the_readers_own() -> None:
     kept = ReadCache()
     kept.listed("/f", ["a"])
