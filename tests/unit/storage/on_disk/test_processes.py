@@ -153,6 +153,11 @@ def test_the_type_of_a_mount_is_that_of_the_innermost_one(tmp_path: Path) -> Non
 async def test_the_log_of_a_killed_process_is_rewritten_and_removed_by_others(tmp_path: Path) -> None:
     now_ms = 1_000
     named: dict[str, list[LiveLedger]] = {}
+    victim = Incarnation("victim")
+
+    def name(first: int, end: int | None) -> None:
+        path = path_of(1)
+        named[path] = [LiveLedger(LedgerId(1), victim, first, end, "public/default", path)]
 
     async def living(paths: Sequence[str]) -> Mapping[str, Sequence[LiveLedger]]:
         return {path: named.get(path, []) for path in paths}
@@ -168,7 +173,9 @@ async def test_the_log_of_a_killed_process_is_rewritten_and_removed_by_others(tm
             reclaim_seconds=100.0,
         )
 
-    writer = await Writer.start(tmp_path, "victim", 1)
+    # As topics do: named before anything is written. Stores look for what is dead by themselves, too.
+    name(0, None)
+    writer = await Writer.start(tmp_path, victim, 1)
     await writer.listen(until=1_000)
     reader, sweeper = store(), store()
     for one in (reader, sweeper):
@@ -177,16 +184,11 @@ async def test_the_log_of_a_killed_process_is_rewritten_and_removed_by_others(tm
         one.retain([])
     await sweeper.reclaim()
     await writer.kill()
-    victim = Incarnation("victim")
     end = (await reader.take(victim, [LedgerId(1)]))[LedgerId(1)].entries_end
     assert end >= 1_000
 
-    def name(first: int) -> None:
-        path = path_of(1)
-        named[path] = [LiveLedger(LedgerId(1), victim, first, end, "public/default", path)]
-        reader.know(named[path])
-
-    name(0)
+    name(0, end)
+    reader.know(named[path_of(1)])
     plan = await reader.plan(LedgerId(1), victim, 0, end)
     await sweeper.reclaim()
     # Two of three ledgers are dead: what is left was rewritten, and read where it is now.
