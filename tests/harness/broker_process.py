@@ -73,6 +73,7 @@ class BrokerProcess:
         self._log_path = folder / "broker.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._has_served = False
+        self._unhealthy = "nothing was asked"  # Why it did not count as started when it was last asked.
         self.brokers = int(os.environ.get("BROKERS", 1)) if brokers is None else brokers
         if brokers is None and self.brokers > 1:
             # Several brokers trim less often than one. A test that waits for a trim has settings for one.
@@ -112,6 +113,7 @@ class BrokerProcess:
             except BaseException as error:
                 self.kill()
                 if self._has_served or "is in use by another program" not in str(error):
+                    error.add_note(f"health: {self._unhealthy}\nlog: {self.log_since_start[-4000:]}")
                     raise
                 # Another process took the port. Ours are not known to clients yet, so choose others.
                 self.port, self.http_port = free_port(), free_port()
@@ -135,13 +137,16 @@ class BrokerProcess:
                 f"the broker ended with code {self._process.returncode}:\n{self.log[-4000:]}"
             )
         if self.brokers > 1 and "brokers, data in" not in self.log_since_start:
+            self._unhealthy = "not asked before all brokers are told of"
             return False
         try:
             return bool(self.get("brokers/health") == "ok")
         except RestFailed as refused:
             # A full disk is no reason not to have started.
+            self._unhealthy = str(refused)
             return "disk is full" in str(refused)
-        except (OSError, http.client.HTTPException):
+        except (OSError, http.client.HTTPException) as error:
+            self._unhealthy = repr(error)
             return False
 
     def stop(self) -> int:
