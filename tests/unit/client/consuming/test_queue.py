@@ -42,7 +42,7 @@ class Letters:
         self.is_closed = False
         self._changed = asyncio.Event()
 
-    async def make(self, topic: str) -> Letters:
+    async def make(self, topic: str, *, schema: Schema[bytes] | None) -> Letters:
         self.topic = topic
         return self
 
