@@ -15,6 +15,7 @@ from anabranch.client import Client, ConnectionLost, Message
 from anabranch.client.consuming.base import Setup
 from anabranch.client.consuming.core.redelivery import DeadLetter, NackDelay
 from anabranch.client.consuming.queue import QueueConsumer
+from anabranch.client.schema.schemas import Schema
 from anabranch.client.transport.attachment import Backoff
 from anabranch.client.transport.layout_watch import LayoutWatch
 from anabranch.client.transport.pool import Connections
