@@ -64,6 +64,8 @@ class Cumulative:
         taken = entry.wanted & (1 << index) - 1
         if taken:
             last = taken.bit_length() - 1
+            if self._up_to is None and entry.number + last <= self._up_to_number:
+                return  # Acknowledged and sent: none of it is delivered again.
             given = self._vector.given_alone if _is_alone(entry) else self._vector.given
             given(entry.owner, entry.number + last, _part(entry, last))
 
@@ -79,16 +81,17 @@ class Cumulative:
         entry = message.container
         index = message.index
         number = entry.number + index if index > 0 else entry.number
+        if number <= self._up_to_number:
+            return  # Acknowledged before, or told as lost then.
         if entry.owner.acking is not entry.life:
             self._tally.lost += 1
         if self._taken_away and self._taken_away[0] <= number:
             self._tally.lost += 1
             self._taken_away = [other for other in self._taken_away if other > number]
-        if number >= self._up_to_number:
-            self._up_to_number = number
-            self._up_to = message
-            if self._timer is None:
-                self._timer = self._loop.call_later(GROUP_S, self.send)
+        self._up_to_number = number
+        self._up_to = message
+        if self._timer is None:
+            self._timer = self._loop.call_later(GROUP_S, self.send)
 
     def send(self) -> None:
         """Turns the newest acknowledged message into positions, and sends them."""

@@ -100,6 +100,37 @@ async def test_an_acknowledgement_says_so_if_it_includes_messages_of_a_segment_t
         assert sorted(script.acks) == [(segment_topic(1), 1, 0, True), (segment_topic(1), 1, 1, True)]
 
 
+async def test_a_batch_that_was_acknowledged_in_part_and_taken_away_is_no_loss(
+    script: ScriptedBroker, client: Client
+) -> None:
+    async with await open_stream(script, client, [1, 2]) as consumer:
+        script.deliver_batch(segment_topic(1), 0, 3)
+        (first,) = await take(consumer, 1)
+        await consumer.ack_cumulative(first)
+        assert await consumer.flush()
+        script.assign(1, [2])
+        await script.until(lambda: script.closed)
+        # The rest of the batch goes elsewhere, and was never here.
+        script.deliver(segment_topic(2), 0)
+        (other,) = await take(consumer, 1)
+        await consumer.ack_cumulative(other)
+        assert await consumer.flush()
+
+
+async def test_acknowledging_again_what_is_stored_is_no_loss_when_its_segment_was_taken_away(
+    script: ScriptedBroker, client: Client
+) -> None:
+    async with await open_stream(script, client, [1, 2]) as consumer:
+        script.deliver(segment_topic(1), 0)
+        (message,) = await take(consumer, 1)
+        await consumer.ack_cumulative(message)
+        assert await consumer.flush()
+        script.assign(1, [2])
+        await script.until(lambda: script.closed)
+        await consumer.ack_cumulative(message)
+        assert await consumer.flush()
+
+
 async def test_an_assignment_of_an_older_layout_is_ignored(script: ScriptedBroker, client: Client) -> None:
     script.assigned = (3, [1])
     async with await client.stream_consumer(TOPIC, "s") as consumer:
