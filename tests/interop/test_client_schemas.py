@@ -186,3 +186,28 @@ async def test_a_value_that_does_not_fit_is_refused_and_nothing_is_sent(
         await producer.send(Person("b"))
     async with ours.queue_consumer(topic, "s", start="earliest", schema=Person) as consumer:
         assert (await consumer.receive(timeout_s=WITHIN_S)).value == Person("b")
+
+
+@pytest.mark.parametrize("make", [anabranch.JsonSchema, anabranch.AvroSchema])
+async def test_dead_letters_are_read_with_the_schema_that_their_topic_is_read_with(
+    ours: anabranch.Client, topic: str, make: Any
+) -> None:
+    topic = f"topic://public/default/{topic}"
+    async with ours.producer(topic, schema=make(Person)) as producer:
+        await producer.send(Person("Ada"))
+    async with ours.producer(topic, schema=make(NewPerson)) as producer:
+        await producer.send(NewPerson("Bob", 40))
+    dead = anabranch.DeadLetter(redeliveries_max=1)
+    soon = anabranch.NackDelay(first_s=0.01, max_s=0.05)
+    # A consumer of bytes sends them on with their schema, too.
+    async with ours.queue_consumer(
+        topic, "q", start="earliest", negative_ack=soon, dead_letter=dead
+    ) as consumer:
+        for _ in range(4):
+            await consumer.nack(await consumer.receive(timeout_s=WITHIN_S))
+        await consumer.flush()
+    async with ours.queue_consumer(
+        f"{topic}-q-DLQ", "s", start="earliest", schema=make(NewPerson)
+    ) as letters:
+        found = [(await letters.receive(timeout_s=WITHIN_S)).value for _ in range(2)]
+    assert sorted(found, key=lambda one: str(one.name)) == [NewPerson("Ada", 30), NewPerson("Bob", 40)]

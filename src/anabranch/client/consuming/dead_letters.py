@@ -1,6 +1,8 @@
 """Messages that a queue's application cannot process: they are sent to another topic, and acknowledged only then.
 
-They keep their own properties and say where they come from, like those that Pulsar's clients send.
+They keep their own properties and say where they come from, like those that Pulsar's clients send. They keep their
+schema too: each version of it has a sender of its own, so that a consumer of dead letters reads them with the schema
+that it reads the topic with.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
 from anabranch.client.consuming.core.redelivery import DeadLetter
-from anabranch.client.errors import BadArgument
+from anabranch.client.errors import BadArgument, RequestRefused
 from anabranch.client.message import Message
+from anabranch.client.schema.schemas import Schema, WrittenSchema
+from anabranch.wire import pulsar_pb2 as pb
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +24,8 @@ REAL_TOPIC: Final = "REAL_TOPIC"
 REAL_SUBSCRIPTION: Final = "REAL_SUBSCRIPTION"
 ORIGIN: Final = "ORIGIN_MESSAGE_ID"
 CLOSE_MAX_S: Final = 5.0
+# Letters of more versions than this are sent as bytes: any producer may name versions that the topic never had.
+SENDERS_MAX: Final = 20
 
 
 class LetterSender(Protocol):
@@ -38,7 +44,14 @@ class LetterSender(Protocol):
     async def close(self) -> None: ...
 
 
-MakeSender = Callable[[str], Awaitable[LetterSender]]
+class MakeSender(Protocol):
+    """Makes a sender to a topic, of payloads that were written with a schema, or with none."""
+
+    def __call__(self, topic: str, *, schema: Schema[bytes] | None) -> Awaitable[LetterSender]: ...
+
+
+# The schema that a message was written with; None if its topic has it no longer.
+FindSchema = Callable[[Message], Awaitable[pb.Schema | None]]
 
 
 def dead_letter_topic(topic: str, subscription: str) -> str:
@@ -63,14 +76,16 @@ class DeadLetters:
         topic: str,
         subscription: str,
         make: MakeSender,
+        find_schema: FindSchema,
         settled: Callable[[Message, bool], None],
     ) -> None:
         self.topic = settings.topic or dead_letter_topic(topic, subscription)
         self._redeliveries_max = settings.redeliveries_max
         self._subscription = subscription
         self._make = make
+        self._find_schema = find_schema
         self._settled = settled
-        self._sender: asyncio.Task[LetterSender] | None = None
+        self._senders: dict[bytes, asyncio.Task[LetterSender]] = {}  # By the version of the topic's schema.
         self._sending: set[asyncio.Task[None]] = set()
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -84,7 +99,7 @@ class DeadLetters:
         sending.add_done_callback(self._sending.discard)
 
     async def _send(self, message: Message) -> None:
-        making = self._sender_now()
+        making = self._sender_for(message)
         try:
             sender = await asyncio.shield(making)
             await sender.send(
@@ -102,19 +117,39 @@ class DeadLetters:
         else:
             self._settled(message, True)
 
-    def _sender_now(self) -> asyncio.Task[LetterSender]:
-        if self._sender is None or (self._sender.done() and _has_failed(self._sender)):
-            self._sender = asyncio.create_task(_made(self._make, self.topic))  # Awaited by `close`.
-        return self._sender
+    def _sender_for(self, message: Message) -> asyncio.Task[LetterSender]:
+        version = message.schema_version
+        if version not in self._senders and len(self._senders) >= SENDERS_MAX:
+            version = b""
+        found = self._senders.get(version)
+        if found is None or (found.done() and _has_failed(found)):
+            making = self._made(message if version else None)
+            found = self._senders[version] = asyncio.create_task(making)  # Awaited by `close`.
+        return found
+
+    async def _made(self, like: Message | None) -> LetterSender:
+        """A sender for messages with that one's schema, or with none."""
+        schema = None if like is None else await self._find_schema(like)
+        if schema is None:
+            return await self._make(self.topic, schema=None)
+        try:
+            return await self._make(self.topic, schema=WrittenSchema(schema))
+        except RequestRefused as refused:
+            if refused.error != pb.IncompatibleSchema:
+                raise
+            # As bytes rather than not at all: a message that is never settled comes again for ever.
+            log.warning("%s: dead letters are sent without their schema: %s", self.topic, refused)
+            return await self._make(self.topic, schema=None)
 
     def _replace(self, making: asyncio.Task[LetterSender]) -> None:
         """The next message gets another sender: this one may have failed for good, for example because its topic was
         deleted."""
-        if self._sender is making:
-            self._sender = None
-            leaving = asyncio.create_task(_closed(making))
-            self._leaving.add(leaving)  # Awaited by `close`.
-            leaving.add_done_callback(self._leaving.discard)
+        for version, one in list(self._senders.items()):
+            if one is making:
+                del self._senders[version]
+                leaving = asyncio.create_task(_closed(making))
+                self._leaving.add(leaving)  # Awaited by `close`.
+                leaving.add_done_callback(self._leaving.discard)
 
     async def flush(self) -> None:
         """Returns once every message so far is settled."""
@@ -126,8 +161,7 @@ class DeadLetters:
             await asyncio.wait(self._sending, timeout=CLOSE_MAX_S)
         self.abort()
         await asyncio.gather(*self._sending, return_exceptions=True)
-        if self._sender is not None:
-            (sender,) = await asyncio.gather(self._sender, return_exceptions=True)
+        for sender in await asyncio.gather(*self._senders.values(), return_exceptions=True):
             if not isinstance(sender, BaseException):
                 await sender.close()
         if self._leaving:
@@ -136,8 +170,9 @@ class DeadLetters:
     def abort(self) -> None:
         for sending in self._sending:
             sending.cancel()
-        if self._sender is not None and not self._sender.done():
-            self._sender.cancel()
+        for sender in self._senders.values():
+            if not sender.done():
+                sender.cancel()
 
 
 async def _closed(making: asyncio.Task[LetterSender]) -> None:
@@ -146,10 +181,6 @@ async def _closed(making: asyncio.Task[LetterSender]) -> None:
         await (await making).close()
     except Exception as error:
         log.debug("closing a sender of dead letters: %s", error)
-
-
-async def _made(make: MakeSender, topic: str) -> LetterSender:
-    return await make(topic)
 
 
 def _has_failed(task: asyncio.Task[LetterSender]) -> bool:

@@ -21,6 +21,7 @@ from anabranch.client.consuming.core.redelivery import (
 from anabranch.client.consuming.dead_letters import DeadLetters, MakeSender
 from anabranch.client.consuming.segment import SegmentConsumer, SubscribeOptions
 from anabranch.client.message import Message, ReceivedEntry
+from anabranch.client.schema.schemas import version_of
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -55,7 +56,12 @@ class QueueConsumer(Consumer):
         self._dead_letters: DeadLetters | None = None
         if dead_letter is not None and make_sender is not None:
             self._dead_letters = DeadLetters(
-                dead_letter, self.topic, subscription, make_sender, self._dead_letter_settled
+                dead_letter,
+                self.topic,
+                subscription,
+                make_sender,
+                self._written_with,
+                self._dead_letter_settled,
             )
             self._holds_columns = True
         self._layout_changed()
@@ -163,6 +169,9 @@ class QueueConsumer(Consumer):
         else:
             self._redeliveries.later(entry, bits, self._loop.time())
             self._set_timer()
+
+    async def _written_with(self, message: Message) -> pb.Schema | None:
+        return await version_of(self._connections, message.container.owner.topic, message.schema_version)
 
     def _dead_letter_settled(self, message: Message, is_stored: bool) -> None:
         if is_stored:

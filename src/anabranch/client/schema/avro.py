@@ -7,6 +7,7 @@ lacks are left out, fields that the writer lacked take their defaults.
 from __future__ import annotations
 
 import copy
+import importlib
 import io
 import json
 from collections.abc import Mapping
@@ -31,6 +32,10 @@ def _fastavro() -> Any:
     except ImportError:
         raise Unsupported("Avro schemas need the package `fastavro`: pip install anabranch[avro]") from None
     return fastavro
+
+
+def _validation() -> Any:
+    return importlib.import_module("fastavro.validation")
 
 
 class AvroSchema(Schema[T]):
@@ -76,6 +81,7 @@ class AvroSchema(Schema[T]):
             raise BadArgument(f"not an Avro definition: {error}") from error
         self._names = {"return_record_name": True, "return_record_name_override": True} if cls else {}
         self._write = avro.schemaless_writer
+        self._check = _validation().validate
         self._read = avro.schemaless_reader
         # The writer's schema for each version of the topic; None if it is the same as ours, an error if it cannot be
         # known.
@@ -85,11 +91,16 @@ class AvroSchema(Schema[T]):
     def encode(self, value: T) -> bytes:
         buffer = io.BytesIO()
         try:
-            self._write(buffer, self._own, value if self._shape.write is None else self._shape.write(value))
+            datum = value if self._shape.write is None else self._shape.write(value)
+            # The writer would cut 1.5 to 1 and make "no" true.
+            self._check(datum, self._own, raise_errors=True)
+            self._write(buffer, self._own, datum)
         except SchemaMismatch:
             raise
         except Exception as error:  # fastavro passes on any error of the value.
-            raise SchemaMismatch(f"a {type(value).__name__} does not fit the schema: {error}") from error
+            # The check's error lists what is wrong, as JSON of several lines.
+            why = "; ".join(str(one) for one in getattr(error, "errors", ())) or error
+            raise SchemaMismatch(f"a {type(value).__name__} does not fit the schema: {why}") from error
         return buffer.getvalue()
 
     def decode(self, payload: bytes, version: bytes = b"") -> T:

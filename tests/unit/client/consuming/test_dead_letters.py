@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from anabranch.client.consuming.core.redelivery import DeadLetter
-from anabranch.client.consuming.dead_letters import DeadLetters
-from anabranch.client.errors import BadArgument, TopicDeleted
+from anabranch.client.consuming.dead_letters import SENDERS_MAX, DeadLetters
+from anabranch.client.errors import BadArgument, RequestRefused, TopicDeleted
 from anabranch.client.message import EntryOrigin, Message, read_entry
+from anabranch.client.schema.schemas import Schema
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import build_message
 
@@ -19,7 +20,8 @@ from anabranch.wire.batch import build_message
 class Sender:
     """Fails with whatever it is told to, from then on."""
 
-    def __init__(self) -> None:
+    def __init__(self, schema: Schema[bytes] | None = None) -> None:
+        self.schema = schema
         self.error: Exception | None = None
         self.sent: list[tuple[Any, str | bytes | None]] = []
         self.is_closed = False
@@ -46,11 +48,18 @@ class Bench:
     def __init__(self) -> None:
         self.senders: list[Sender] = []
         self.settled: list[tuple[bytes, bool]] = []
-        self.letters = DeadLetters(DeadLetter(1), "t", "s", self._make, self._settled)
+        self.schemas: dict[bytes, pb.Schema] = {}
+        self.refuses_schemas = False
+        self.letters = DeadLetters(DeadLetter(1), "t", "s", self._make, self._find_schema, self._settled)
 
-    async def _make(self, topic: str) -> Sender:
-        self.senders.append(Sender())
+    async def _make(self, topic: str, *, schema: Schema[bytes] | None) -> Sender:
+        if schema is not None and self.refuses_schemas:
+            raise RequestRefused(pb.IncompatibleSchema, "it has another")
+        self.senders.append(Sender(schema))
         return self.senders[-1]
+
+    async def _find_schema(self, message: Message) -> pb.Schema | None:
+        return self.schemas.get(message.schema_version)
 
     def _settled(self, message: Message, is_stored: bool) -> None:
         self.settled.append((message.payload, is_stored))
@@ -99,4 +108,38 @@ async def test_a_message_that_no_sender_takes_costs_no_sender() -> None:
     assert bench.settled[-1] == (b"1", False)
     await bench.send(b"2")
     assert len(bench.senders) == 1
+    await bench.letters.close()
+
+
+def schemas_of(bench: Bench) -> list[pb.Schema | None]:
+    return [None if one.schema is None else one.schema.info() for one in bench.senders]
+
+
+async def test_each_version_of_the_schema_is_kept_by_a_sender_of_its_own() -> None:
+    bench = Bench()
+    bench.schemas = {b"1": pb.Schema(name="old"), b"2": pb.Schema(name="new")}
+    for version in (b"1", b"2", b"1", b"gone"):
+        await bench.send(version, schema_version=version)
+    await bench.send(b"plain")
+    assert schemas_of(bench) == [pb.Schema(name="old"), pb.Schema(name="new"), None, None]
+    assert [payload for payload, _ in bench.senders[0].sent] == [b"1", b"1"]
+    await bench.letters.close()
+    assert all(one.is_closed for one in bench.senders)
+
+
+async def test_a_topic_of_dead_letters_that_refuses_the_schema_gets_bytes() -> None:
+    bench = Bench()
+    bench.schemas = {b"1": pb.Schema(name="old")}
+    bench.refuses_schemas = True
+    await bench.send(b"x", schema_version=b"1")
+    assert (schemas_of(bench), bench.settled) == ([None], [(b"x", True)])
+    await bench.letters.close()
+
+
+async def test_versions_that_the_topic_never_had_do_not_make_senders_without_end() -> None:
+    bench = Bench()
+    for number in range(SENDERS_MAX + 5):
+        await bench.send(b"x", schema_version=b"%d" % (number + 1))
+    assert len(bench.senders) == SENDERS_MAX + 1
+    assert all(is_stored for _, is_stored in bench.settled)
     await bench.letters.close()

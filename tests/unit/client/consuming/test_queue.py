@@ -15,6 +15,7 @@ from anabranch.client import Client, ConnectionLost, Message
 from anabranch.client.consuming.base import Setup
 from anabranch.client.consuming.core.redelivery import DeadLetter, NackDelay
 from anabranch.client.consuming.queue import QueueConsumer
+from anabranch.client.schema.schemas import Schema
 from anabranch.client.transport.attachment import Backoff
 from anabranch.client.transport.layout_watch import LayoutWatch
 from anabranch.client.transport.pool import Connections
@@ -42,7 +43,7 @@ class Letters:
         self.is_closed = False
         self._changed = asyncio.Event()
 
-    async def make(self, topic: str) -> Letters:
+    async def make(self, topic: str, *, schema: Schema[bytes] | None) -> Letters:
         self.topic = topic
         return self
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import random
 from collections.abc import Mapping
@@ -122,6 +123,37 @@ def definition(schema: Schema[Any]) -> Any:
 
 def fields(schema: Schema[Any]) -> dict[str, Any]:
     return {one["name"]: one for one in definition(schema)["fields"]}
+
+
+# -- what does not fit is refused when it is sent
+
+
+@pytest.mark.parametrize("make", [JsonSchema, AvroSchema])
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"number": "7"}, "number"),
+        ({"number": 1.5}, "number"),
+        ({"number": True}, "number"),
+        ({"paid": "no"}, "paid"),
+        ({"weight": "heavy"}, "weight"),
+        ({"made": None}, ""),
+        ({"colour": "green"}, ""),
+        ({"lines": [Line("tea", cast(int, "two"))]}, "count"),
+        ({"lines": ["tea"]}, ""),
+        ({"by_name": {"a": 1}}, ""),
+        ({"best": "tea"}, ""),
+        ({"note": 1}, "note"),
+    ],
+)
+def test_a_field_of_another_type_is_refused(make: Any, changed: dict[str, Any], told: str) -> None:
+    with pytest.raises(SchemaMismatch, match=f"does not fit the schema.*{told}|was sent where"):
+        make(Order).encode(dataclasses.replace(ORDER, **changed))
+
+
+def test_a_model_that_was_made_without_its_checks_is_refused() -> None:
+    with pytest.raises(SchemaMismatch, match="does not fit the schema"):
+        JsonSchema(LineModel).encode(LineModel.model_construct(item=cast(str, 7)))
 
 
 # -- values there and back
