@@ -50,7 +50,7 @@ class Placement:
         loads: Callable[[], Mapping[str, BrokerLoad]],
         has_domains: Callable[[], bool],
     ) -> None:
-        """`groups` has the anti-affinity group of each namespace that has one; whoever changes them calls `changed`.
+        """`groups` has the anti-affinity group of each namespace that has one: call `changed` when they have changed.
         `has_domains`: groups are kept apart by failure domain, too."""
         self._registry = registry
         self._stored = stored
