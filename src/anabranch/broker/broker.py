@@ -435,8 +435,8 @@ class Broker:
         await self.dynamic_config.close()
         if (hashed := self.ground.hashed) is not None:
             await hashed.close()
-        if self.balancer is not None:
-            await self.balancer.close()
+        if (balance := self.ground.balance) is not None:
+            await balance.close()
         await self.registry.close()
         await self.log_probe.close()
         await self.log.close()

@@ -16,6 +16,7 @@ from anabranch.broker.admin.cluster import (
     broker_stats,
     brokers,
     clusters,
+    isolation,
     load_manager,
     probes,
     tenants,
@@ -57,6 +58,7 @@ from anabranch.broker.ui.sources import PageSources
 # If several routes match a request the first one answers.
 TABLES: Sequence[Routes] = (
     clusters.routes,
+    isolation.routes,
     tenants.routes,
     # Settings before namespaces: both have routes of the form /{tenant}/{namespace}/{word}.
     namespace_settings.routes,

@@ -44,6 +44,11 @@ ADMIN: Final[Mapping[str, tuple[str, str, str]]] = {
     ),
     "tenants": ("admin.tables", "declare_tenants", "list, make, change and delete tenants"),
     "clusters": ("admin.tables", "declare_clusters", "list, make, change and delete clusters"),
+    "isolation-policies": (
+        "admin.isolation_policies",
+        "declare_isolation_policies",
+        "give namespaces brokers of their own",
+    ),
     "bundles": ("admin.bundles", "declare_bundles", "show where bundles are and why, move and split them"),
     "brokers": ("admin.tables", "declare_brokers", "list brokers, and ask one how it is"),
     "schemas": ("admin.tables", "declare_schemas", "show, add, check and delete schemas of topics"),

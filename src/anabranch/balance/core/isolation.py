@@ -140,11 +140,11 @@ def decode_policies(data: bytes) -> dict[str, IsolationPolicy]:
 # -- what they match
 
 
-def broker_matches(patterns: Iterable[str], broker: str, matches: Matcher) -> bool:
-    """Whether a pattern matches the broker's host, as in Pulsar, or all of `host:port`: brokers of one machine differ
-    in their ports alone."""
-    host = broker.rpartition(":")[0]
-    return any(matches(pattern, host) or matches(pattern, broker) for pattern in patterns)
+def broker_matches(patterns: Iterable[str], names: Iterable[str], matches: Matcher) -> bool:
+    """Whether a pattern matches the host in one of the broker's names, as in Pulsar, or all of `host:port`: brokers of
+    one machine differ in their ports alone."""
+    texts = {text for name in names for text in (name.rpartition(":")[0], name)}
+    return any(matches(pattern, text) for pattern in patterns for text in sorted(texts))
 
 
 def policy_of(namespace: str, policies: Mapping[str, IsolationPolicy], matches: Matcher) -> str | None:
@@ -156,14 +156,16 @@ def policy_of(namespace: str, policies: Mapping[str, IsolationPolicy], matches: 
 
 
 def broker_isolation(
-    broker: str, policies: Mapping[str, IsolationPolicy], matches: Matcher
+    broker: str, policies: Mapping[str, IsolationPolicy], matches: Matcher, *, names: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """What `…/namespaceIsolationPolicies/brokers/{broker}` answers. As in Pulsar, the last policy names itself."""
+    """What `…/namespaceIsolationPolicies/brokers/{broker}` answers. As in Pulsar, the last policy names itself. The
+    broker is known by the other `names`, too."""
+    known = (broker, *names)
     found: dict[str, Any] = {"brokerName": broker, "isPrimary": False, "namespaceRegex": []}
     for name in sorted(policies):
         policy = policies[name]
-        is_primary = broker_matches(policy.primary, broker, matches)
-        if is_primary or broker_matches(policy.secondary, broker, matches):
+        is_primary = broker_matches(policy.primary, known, matches)
+        if is_primary or broker_matches(policy.secondary, known, matches):
             found["policyName"] = name
             found["isPrimary"] = is_primary
             found["namespaceRegex"] += policy.namespaces

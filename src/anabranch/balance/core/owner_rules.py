@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
@@ -26,6 +27,15 @@ DEFAULT_DOMAIN: Final = "default"
 # By group and broker: how many bundles of the group the broker owns.
 GroupCounts = Mapping[str, Mapping[str, int]]
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+NO_NAMES: Final[Mapping[str, Collection[str]]] = MappingProxyType({})
+
+
+class BrokerAssignment(Enum):
+    """What a broker is to a namespace, by Pulsar's names."""
+
+    PRIMARY = "primary"
+    SECONDARY = "secondary"
+    SHARED = "shared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +65,15 @@ class OwnerRules:
             self._policy_names[namespace] = policy_of(namespace, self.policies, self.matches)
         return self._policy_names[namespace]
 
+    def assignment(self, namespace: str, broker: str) -> BrokerAssignment:
+        """What the broker is to the namespace. As in Pulsar, one that its policy does not name is shared."""
+        name = self.policy(namespace)
+        if name is not None and broker in self.primaries[name]:
+            return BrokerAssignment.PRIMARY
+        if name is not None and broker in self.secondaries[name]:
+            return BrokerAssignment.SECONDARY
+        return BrokerAssignment.SHARED
+
     def has_policies(self, namespace: str) -> bool:
         """Whether its bundles may go to some of the brokers only."""
         return namespace in self.groups or self.policy(namespace) is not None
@@ -67,7 +86,7 @@ class OwnerRules:
         if self.is_open:
             return NOTHING
         namespace = namespace_of(bundle)
-        refused = self._isolated(namespace, loads)
+        refused = self.isolated(namespace, loads)
         group = self.groups.get(namespace)
         if group is not None:
             held = Counter(counts.get(group, {}))
@@ -76,7 +95,8 @@ class OwnerRules:
             refused |= self._too_close(group, [one for one in self.brokers if one not in refused], held)
         return refused
 
-    def _isolated(self, namespace: str, loads: Mapping[str, float]) -> dict[str, str]:
+    def isolated(self, namespace: str, loads: Mapping[str, float]) -> dict[str, str]:
+        """The brokers from which isolation policies keep the namespace, each with the reason."""
         name = self.policy(namespace)
         if name is None:
             return dict(self.unshared)
@@ -127,16 +147,20 @@ def owner_rules(
     groups: Mapping[str, str],
     domains: Mapping[str, str],
     matches: Matcher,
+    *,
+    known_as: Mapping[str, Collection[str]] = NO_NAMES,
 ) -> OwnerRules:
     """The rules for these living brokers. `groups` has the anti-affinity group of each namespace that has one,
-    `domains` the failure domain of each broker in one; empty where failure domains are switched off."""
+    `domains` the failure domain of each broker in one; empty where failure domains are switched off. `known_as` has the
+    other names of brokers, which patterns may match."""
     living = tuple(sorted(brokers))
+    names = {one: (one, *known_as.get(one, ())) for one in living}
     primaries = {
-        name: frozenset(one for one in living if broker_matches(policy.primary, one, matches))
+        name: frozenset(one for one in living if broker_matches(policy.primary, names[one], matches))
         for name, policy in policies.items()
     }
     secondaries = {
-        name: frozenset(one for one in living if broker_matches(policy.secondary, one, matches))
+        name: frozenset(one for one in living if broker_matches(policy.secondary, names[one], matches))
         - primaries[name]
         for name, policy in policies.items()
     }

@@ -10,8 +10,10 @@ from typing import Protocol
 from anabranch.broker.admin.elsewhere import Elsewhere
 from anabranch.broker.balance.balancer import Balancer
 from anabranch.broker.balance.load.load_work import LoadWork
+from anabranch.broker.balance.placement import Placement
 from anabranch.broker.catalog.dynamic_config import DynamicConfig
 from anabranch.broker.catalog.hashed_owners import HashedOwners
+from anabranch.broker.catalog.isolation import IsolationStore
 from anabranch.broker.catalog.owners import Owners, SharedOwners
 from anabranch.broker.catalog.registry import BrokerRegistry
 from anabranch.broker.catalog.resources import Resources
@@ -57,6 +59,10 @@ class AdminServices:
     # One of these says who owns what there.
     hashed: HashedOwners | None
     balancer: Balancer | None
+    # Which brokers may own which bundles; None without the balancer.
+    placement: Placement | None = None
+    # What is stored of that.
+    isolation: IsolationStore
     # What the balancer does with load; None without one.
     load_work: LoadWork | None = None
     # The other brokers' REST.

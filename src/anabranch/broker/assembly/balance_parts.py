@@ -23,6 +23,8 @@ from anabranch.broker.balance.load.history import HistoryOfBalance
 from anabranch.broker.balance.load.leader_view import PublishKey
 from anabranch.broker.balance.load.load_work import LoadWork, leader_settings
 from anabranch.broker.balance.load.usage import ResourceShares
+from anabranch.broker.balance.placement import Placement
+from anabranch.broker.catalog.isolation import IsolationStore
 from anabranch.broker.catalog.registry import BrokerRegistry
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.config.balancer import CurrentSettings
@@ -62,6 +64,7 @@ class BalanceParts:
         registry: BrokerRegistry,
         peers: Peers,
         resources: Resources,
+        isolation: IsolationStore,
         config: Callable[[], BrokerConfig],
         now_ms: Callable[[], int],
         time_s: Callable[[], float],
@@ -71,6 +74,7 @@ class BalanceParts:
     ) -> None:
         self._metadata = metadata
         self._registry = registry
+        self._isolation = isolation
         self._peers = peers
         self._config = config
         self._now_ms = now_ms
@@ -81,6 +85,9 @@ class BalanceParts:
         self.decisions = BalanceLog(now_ms)
         self.settings: Callable[[], BalanceSettings] = CurrentSettings(config)
         self.work: LoadWork | None = None
+        self.placement = Placement(
+            registry, isolation, dict, self._loads, lambda: self.settings().has_failure_domains
+        )
         self.balancer = Balancer(
             metadata,
             registry,
@@ -97,7 +104,9 @@ class BalanceParts:
                 lambda: self.settings(),
                 now_ms,
                 self._below,
+                rules=self.placement,
             ),
+            bounds=self.placement,
             brokers_expected=brokers_expected,
         )
 
@@ -144,11 +153,18 @@ class BalanceParts:
             self.decisions,
             self.counts,
             history=history,
+            rules=self.placement,
             pause_s=sources.pause_s,
         )
 
     async def start(self, background: Background) -> None:
         """The registry and the links must have been started before."""
         assert self.work is not None, "what is measured is said first"
+        await self._isolation.start()
         await self.balancer.start()
         self.work.start(background)
+
+    async def close(self) -> None:
+        """`Balancer.stop` must have been called before."""
+        await self.balancer.close()
+        await self._isolation.close()

@@ -12,6 +12,7 @@ from anabranch.broker.assembly.balance_parts import BalanceParts
 from anabranch.broker.balance.balancer import Balancer
 from anabranch.broker.catalog.followed_bundles import FollowedBundles
 from anabranch.broker.catalog.hashed_owners import HashedOwners
+from anabranch.broker.catalog.isolation import IsolationStore
 from anabranch.broker.catalog.owners import BrokerAddress, Owners, SharedOwners, SoleOwner
 from anabranch.broker.catalog.registry import BrokerRegistration, BrokerRegistry
 from anabranch.broker.catalog.resources import Resources
@@ -80,6 +81,7 @@ class Ground:
         self.records = Records(metadata)
         self.schemas = Schemas(metadata)
         self.topic_policies = TopicPolicyStore(metadata)
+        self.isolation = IsolationStore(metadata, resources.cluster)
         self.peers = Peers(
             PeerIdentity(peer_id(me.service_url), self.run_id),
             metadata,
@@ -104,6 +106,7 @@ class Ground:
                     self.registry,
                     self.peers,
                     resources,
+                    self.isolation,
                     current_config,
                     now_ms,
                     loop.time,

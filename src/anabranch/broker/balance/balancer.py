@@ -20,10 +20,12 @@ from anabranch.broker.balance.bundle_history import BundleHistory
 from anabranch.broker.balance.bundle_owners import WAIT_S, BundleOwners
 from anabranch.broker.balance.channel.state_log import StateLog
 from anabranch.broker.balance.choosing import Choose, LeastBundles, able_brokers
+from anabranch.broker.balance.isolating import Isolating
 from anabranch.broker.balance.leader import BundleLeader, LeaderSettings
 from anabranch.broker.balance.leader_changes import LeaderChanges
 from anabranch.broker.balance.leadership import Leadership
 from anabranch.broker.balance.moves import BundleMoves, MovedTopics
+from anabranch.broker.balance.placement import Bounds, Unbound
 from anabranch.broker.balance.reign import Reign
 from anabranch.broker.balance.requests import BundleRequests
 from anabranch.broker.balance.safe_mode import SafeMode
@@ -56,9 +58,11 @@ class Balancer:
         settings: Callable[[], LeaderSettings],
         *,
         choose: Choose | None = None,
+        bounds: Bounds | None = None,
         brokers_expected: int = 0,
     ) -> None:
-        """`choose` gives bundles brokers, by default by their numbers alone. `brokers_expected` are there once all have
+        """`choose` gives bundles brokers, by default by their numbers alone. `bounds` say where bundles may be
+        moved by hand, by default anywhere. `brokers_expected` are there once all have
         started, 0 if that is not known."""
         self._registry = registry
         self._peers = peers
@@ -70,8 +74,17 @@ class Balancer:
         wait_s = min(WAIT_S, settings().in_flight_max_s * 2 / 3)
         self.owners = BundleOwners(metadata, registry, states, self.reign, wait_s=wait_s)
         self.safe_mode = SafeMode(metadata.session, registry, time_s, lambda: settings().stable_s)
+        bounds = bounds or Unbound()
         self.changes = LeaderChanges(
-            self.owners, states, self.reign, registry, self.choose, peers, self.safe_mode, now_ms
+            self.owners,
+            states,
+            self.reign,
+            registry,
+            self.choose,
+            peers,
+            self.safe_mode,
+            bounds,
+            now_ms,
         )
         self.splitting = Splitting(self.owners, states, resources, now_ms)
         self.requests = BundleRequests(
@@ -84,6 +97,7 @@ class Balancer:
             peers,
             lambda: settings().in_flight_max_s,
         )
+        self.isolating = Isolating(self.owners, bounds, self.choose, self.requests)
         self.assigning = Assigning(self.owners, states, self.choose, now_ms, self.requests.revive)
         self.owners.seek_with(self.assigning.seek)
         self.leader = BundleLeader(

@@ -17,6 +17,7 @@ from anabranch.broker.balance.calls import PREPARE, PrepareBundle
 from anabranch.broker.balance.channel.state_log import ChangeRejected, StateLog
 from anabranch.broker.balance.choosing import Choose, able_brokers
 from anabranch.broker.balance.leading import Leading
+from anabranch.broker.balance.placement import Bounds
 from anabranch.broker.balance.safe_mode import SafeMode
 from anabranch.broker.catalog.registry import BrokerRegistry
 from anabranch.broker.errors import NotAllowedError, NotReadyError
@@ -40,6 +41,7 @@ class LeaderChanges:
         choose: Choose,
         peers: Peers,
         safe_mode: SafeMode,
+        bounds: Bounds,
         now_ms: Callable[[], int],
     ) -> None:
         self._owners = owners
@@ -49,6 +51,7 @@ class LeaderChanges:
         self._choose = choose
         self._peers = peers
         self._safe_mode = safe_mode
+        self._bounds = bounds
         self._now_ms = now_ms
         # The brokers of bundles that the channel does not show there yet.
         self._given: dict[BundleName, BrokerRun] = {}
@@ -70,7 +73,10 @@ class LeaderChanges:
         version of the bundle's state then. NotAllowedError if it cannot be moved there."""
         hand, now = self._hand(is_certain=is_certain), self._states.fold.get(bundle)
         owner = None if now is None else now.owner
-        run = self._able(bundle, to) if to else self._chosen(bundle, () if owner is None else (owner.broker,))
+        if to:
+            run = await self._able(bundle, to)
+        else:
+            run = self._chosen(bundle, () if owner is None else (owner.broker,))
         if now is None or is_free(now):
             version = self._states.fold.next_version(bundle)
             return await self._stored(
@@ -106,12 +112,17 @@ class LeaderChanges:
             return self._states.fold.next_version(bundle) - 1
         return await self.reassign(now, None, reason)
 
-    def _able(self, bundle: BundleName, broker: str) -> BrokerRun:
+    async def _able(self, bundle: BundleName, broker: str) -> BrokerRun:
         found = self._registry.living().get(broker)
         if found is None:
             raise NotAllowedError(f"{bundle} cannot go to {broker}: there is no such living broker")
         if found.is_draining:
             raise NotAllowedError(f"{bundle} cannot go to {broker}: that broker is about to end")
+        if self._bounds.why_not(bundle, broker) is not None:
+            # The policy may be another one by now.
+            await self._bounds.refresh()
+            if (why := self._bounds.why_not(bundle, broker)) is not None:
+                raise NotAllowedError(f"{bundle} cannot go to {broker}: {why}")
         return BrokerRun(broker, found.run_id)
 
     def _chosen(self, bundle: BundleName, without: Collection[str] = ()) -> BrokerRun:
@@ -152,7 +163,9 @@ class LeaderChanges:
             if gone is None
             else {one.broker: one for one in able_brokers(self._registry)}.get(gone.broker)
         )
-        return again or self._chosen(before.bundle)
+        if again is not None and self._bounds.why_not(before.bundle, again.broker) is None:
+            return again
+        return self._chosen(before.bundle)
 
     # -- storing
 

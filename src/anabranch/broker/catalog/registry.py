@@ -56,6 +56,12 @@ class BrokerRegistration:
     def id(self) -> str:
         return self.address.id
 
+    @property
+    def web_names(self) -> tuple[str, ...]:
+        """Host and port of its REST, with TLS and without: by them Pulsar knows brokers."""
+        webs = (self.address.http_url, self.address.http_url_tls)
+        return tuple(url.partition("://")[2] for url in webs if url)
+
     def encode(self) -> bytes:
         told = self.address
         value = {
@@ -226,11 +232,7 @@ class BrokerRegistry:
         """The living broker with that id, or, as in Pulsar, with that host and port of its REST."""
         if (found := self._living.get(text)) is not None:
             return found
-        for one in self._living.values():
-            webs = (one.address.http_url, one.address.http_url_tls)
-            if text and text in (url.partition("://")[2] for url in webs):
-                return one
-        return None
+        return next((one for one in self._living.values() if text in one.web_names), None)
 
     def leader(self) -> BrokerRegistration:
         """The broker that does what one broker is enough for: the one that has run for longest, by what is registered.

@@ -138,11 +138,12 @@ def test_every_pattern_is_there_to_be_checked() -> None:
 
 
 def test_a_pattern_matches_the_host_of_a_broker_or_all_of_its_id() -> None:
-    assert broker_matches(["fast-[0-9]+"], "fast-7:6650", matches)
-    assert broker_matches(["localhost:666[01]"], "localhost:6661", matches)
-    assert broker_matches(["::1"], "::1:6650", matches)
-    assert not broker_matches(["fast"], "fast-7:6650", matches)
-    assert not broker_matches([], "fast-7:6650", matches)
+    assert broker_matches(["fast-[0-9]+"], ["fast-7:6650"], matches)
+    assert broker_matches(["localhost:666[01]"], ["localhost:6661"], matches)
+    assert broker_matches(["web"], ["fast-7:6650", "web:8080"], matches)
+    assert broker_matches(["::1"], ["::1:6650"], matches)
+    assert not broker_matches(["fast"], ["fast-7:6650"], matches)
+    assert not broker_matches([], ["fast-7:6650"], matches)
 
 
 def test_of_several_policies_the_first_by_name_is_a_namespaces() -> None:

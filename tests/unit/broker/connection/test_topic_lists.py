@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from anabranch.broker.broker import Broker
-from anabranch.broker.connection.topic_patterns import PATTERN_CHARS_MAX, Pattern
+from anabranch.broker.connection.topic_patterns import Pattern
+from anabranch.broker.policy.bounded_patterns import PATTERN_CHARS_MAX
 from anabranch.broker.security.rights import AllowAll
 from anabranch.model.names import InvalidName, NamespaceName, TopicName
 from anabranch.model.topic_hash import topic_hash

@@ -151,6 +151,16 @@ config show --config {}/broker.conf
 config show maxMessageSize dataDir
 """
 
+# What only brokers with the load balancer take.
+BALANCED_STORY = """
+isolation-policies set standalone fast --namespaces acme/.* --primary 127.0.0.1 --usage-threshold 80
+isolation-policies list standalone
+isolation-policies get standalone fast
+isolation-policies brokers standalone
+isolation-policies broker standalone BROKER
+isolation-policies delete standalone fast
+"""
+
 # Each with what it is set to.
 POLICIES = {
     "retention": "--time 2h --size 100M",
@@ -232,6 +242,29 @@ def test_a_whole_life_is_told(broker: BrokerProcess, folder: Path, capsys: Captu
             json.loads(captured.out)
 
 
+def test_brokers_with_the_balancer_take_what_decides_about_owners(folder: Path, capsys: Capture) -> None:
+    broker = BrokerProcess({"loadManagerClassName": "balanced"}, brokers=2)
+    try:
+        broker.start()
+        for more in ([], ["--json"]):
+            for words in lines(BALANCED_STORY):
+                assert told(broker, folder, words, *more) == 0, words
+                captured = capsys.readouterr()
+                assert captured.err == "", words
+                if more:
+                    json.loads(captured.out)
+    finally:
+        broker.discard()
+
+
+def test_without_the_balancer_a_policy_about_owners_is_refused(
+    broker: BrokerProcess, folder: Path, capsys: Capture
+) -> None:
+    words, *_ = lines(BALANCED_STORY)
+    assert told(broker, folder, words) == 1
+    assert "set it to balanced" in capsys.readouterr().err
+
+
 def test_hidden_writes_are_listed_until_they_are_dropped(broker: BrokerProcess, capsys: Capture) -> None:
     def tell(*words: str) -> tuple[int, str]:
         code = main(["writes", *words, "--admin-url", broker.admin_url])
@@ -311,7 +344,7 @@ def leaves(parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[str]]]:
 
 
 def test_every_command_takes_json_and_is_part_of_the_story() -> None:
-    walked = {" ".join(words) for words in [*lines(STORY), *policy_lines()]}
+    walked = {" ".join(words) for words in [*lines(STORY), *lines(BALANCED_STORY), *policy_lines()]}
     walked.add("topic-policies remove-all")
     for path, options in leaves(build_parser(is_whole=True)):
         if path.split()[0] in ADMIN and path not in ENDLESS and path != "completion":

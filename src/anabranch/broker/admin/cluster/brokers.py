@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from anabranch.balance.core.owner_rules import OwnerRules, no_rules
 from anabranch.broker.admin.across.all_brokers import from_others, same_request
 from anabranch.broker.admin.http.answer import HttpAnswer
 from anabranch.broker.admin.http.errors import AskElsewhere, RestError
@@ -147,10 +148,22 @@ async def brokers_of_cluster(services: AdminServices, cluster: str) -> list[str]
 async def owned_namespaces(services: AdminServices, cluster: str, broker_id: str) -> dict[str, Any]:
     """The bundles that the broker owns; without the load balancer those of which it has topics open."""
     _check_this(services, decoded(broker_id))
-    status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
-    if services.balancer is not None:
-        return {str(bundle): status for bundle in services.balancer.owners.owned_by(services.registry.me.id)}
-    return {f"{name.namespace}/{bundle}": status for name, bundle in (await open_bundles(services)).items()}
+    if services.balancer is not None and services.placement is not None:
+        rules, me = services.placement(), services.registry.me.id
+        return {
+            str(bundle): _ownership(rules, str(bundle.namespace), me)
+            for bundle in services.balancer.owners.owned_by(me)
+        }
+    shared = _ownership(no_rules(()), "", "")
+    return {f"{name.namespace}/{bundle}": shared for name, bundle in (await open_bundles(services)).items()}
+
+
+def _ownership(rules: OwnerRules, namespace: str, broker: str) -> dict[str, Any]:
+    return {
+        "broker_assignment": rules.assignment(namespace, broker).value,
+        "is_controlled": rules.policy(namespace) is not None,
+        "is_active": True,
+    }
 
 
 def _check_this(services: AdminServices, broker: str) -> None:

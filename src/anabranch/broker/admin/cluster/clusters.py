@@ -43,7 +43,13 @@ async def _sent(request: HttpRequest) -> ClusterRecord:
 
 @routes.delete("/{cluster}", status=204)
 async def delete_cluster(services: AdminServices, cluster: str) -> None:
-    await services.resources.delete_cluster(unquote(cluster))
+    name = unquote(cluster)
+    if name != services.resources.cluster:
+        await services.resources.cluster_data(name)
+        if await services.isolation.policies_of(name):
+            raise RestError(412, f"Cluster not empty: {name} has isolation policies")
+        await services.isolation.forget(name)
+    await services.resources.delete_cluster(name)
 
 
 # -- features of several clusters, or of several machines of one
@@ -62,17 +68,8 @@ async def failure_domains(services: AdminServices, cluster: str) -> dict[str, An
     return {}
 
 
-@routes.get("/{cluster}/namespaceIsolationPolicies", status=404)
-@routes.get("/{cluster}/namespaceIsolationPolicies/brokers", status=404)
-async def isolation_policies(services: AdminServices, cluster: str) -> None:
-    await services.resources.cluster_data(unquote(cluster))
-    raise RestError(404, f"NamespaceIsolationPolicies for cluster {unquote(cluster)} does not exist")
-
-
 @routes.get("/{cluster}/failureDomains/{name}", status=404)
-@routes.get("/{cluster}/namespaceIsolationPolicies/{name}", status=404)
 @routes.delete("/{cluster}/failureDomains/{name}", status=404)
-@routes.delete("/{cluster}/namespaceIsolationPolicies/{name}", status=404)
 async def no_such(services: AdminServices, cluster: str, name: str) -> None:
     await services.resources.cluster_data(unquote(cluster))
     raise RestError(404, f"Cluster {unquote(cluster)} has no {unquote(name)}")
@@ -86,8 +83,3 @@ async def set_peers() -> None:
 @routes.post("/{cluster}/failureDomains/{name}", status=405)
 async def set_failure_domain(name: str) -> None:
     raise RestError(405, "Topics are placed by their traffic; there are no failure domains")
-
-
-@routes.post("/{cluster}/namespaceIsolationPolicies/{name}", status=405)
-async def set_isolation_policy(name: str) -> None:
-    raise RestError(405, "Every broker serves every namespace: there is no isolation of namespaces")

@@ -50,8 +50,8 @@ class ChooseByLoad:
         self, bundle: BundleName, *, without: Collection[str] = (), given: Collection[BrokerRun] = ()
     ) -> OwnerChoice:
         reported = self._loads()
-        if not reported and self._rules is None:
-            return self._without_loads(bundle, without=without, given=given)
+        if not reported:
+            return self._by_numbers(bundle, without, given)
         self._given_ms = given_since(reported, self._given_ms)
         loads = expected_loads(reported, self._given_ms)
         living = self._registry.living()
@@ -73,6 +73,15 @@ class ChooseByLoad:
             return OwnerChoice(None, found.because)
         self._given_ms.setdefault(found.broker, []).append(self._now_ms())
         return OwnerChoice(BrokerRun(found.broker, living[found.broker].run_id), found.because)
+
+    def _by_numbers(
+        self, bundle: BundleName, without: Collection[str], given: Collection[BrokerRun]
+    ) -> OwnerChoice:
+        bound = self._bound(bundle, {})
+        found = self._without_loads(bundle, without={*without, *bound}, given=given)
+        if found.to is None and bound:
+            return OwnerChoice(None, f"{found.reason}: {'; '.join(bound[one] for one in sorted(bound))}")
+        return found
 
     def _bound(self, bundle: BundleName, loads: Mapping[str, BrokerLoad]) -> dict[str, str]:
         """The brokers that the bundle's policies exclude."""
