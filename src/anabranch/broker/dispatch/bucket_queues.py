@@ -2,37 +2,43 @@
 
 A bucket's entries are handed out in the order of the log, and to one consumer at a time: as long as its *holder* has
 unacknowledged entries of it, no other consumer gets any. An entry lies in a span of buckets, mostly in one. It waits in
-each bucket of its span and may go once it is the first in all of them.
+each bucket of its span and may go once it is the first in all of them. An entry of all buckets is kept apart, once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple
+from typing import Final
 
 from anabranch.broker.dispatch.consumer import AttachedConsumer
+from anabranch.broker.dispatch.every_bucket import EveryBucket, Span, WaitingEntry
 from anabranch.model.position import Position
 
-# The numbers of the first and the last bucket that an entry may have keys of.
-Span = tuple[int, int]
-
-
-class WaitingEntry(NamedTuple):
-    """An entry that waits. `is_part`: it may be a later chunk of a message."""
-
-    at: Position
-    span: Span
-    messages: int
-    is_part: bool
+# An entry that spans more buckets than this counts as one of every bucket, so that no entry waits in very many queues.
+_SPAN_MAX: Final = 8
+_NO_SPAN: Final = (-1, -1)
 
 
 class Bucket:
-    """`owner` is to get its entries, `holder` has `held` of them. The other fields belong to `bucket_scan`."""
+    """`owner` is to get its entries, `holder` has `held` of them; those of `every` bucket are kept apart. The other
+    fields belong to `bucket_scan`."""
 
-    __slots__ = ("aside", "awaited", "held", "holder", "is_following", "owner", "search", "served", "since")
+    __slots__ = (
+        "aside",
+        "awaited",
+        "every",
+        "held",
+        "holder",
+        "is_following",
+        "owner",
+        "search",
+        "served",
+        "since",
+    )
 
-    def __init__(self, at: Position) -> None:
+    def __init__(self, at: Position, every: EveryBucket) -> None:
+        self.every = every
         self.owner: AttachedConsumer | None = None
         self.holder: AttachedConsumer | None = None
         self.held = 0
@@ -45,31 +51,63 @@ class Bucket:
         self.search: Position | None = None
 
     def is_free_for(self, consumer: AttachedConsumer) -> bool:
-        return self.holder is None or self.holder is consumer
+        return (self.holder is None or self.holder is consumer) and self.every.is_free_for(consumer)
+
+    def await_entry(self, at: Position) -> None:
+        """An entry waits until this bucket has got to it."""
+        self.awaited = at if self.awaited is None else max(self.awaited, at)
+
+    @property
+    def held_by(self) -> AttachedConsumer | None:
+        """The consumer that has entries with keys of this bucket, if only among those of every bucket."""
+        return self.every.holder if self.holder is None else self.holder
 
     @property
     def is_open(self) -> bool:
         """Whether its next unread entry could be sent now."""
         owner = self.owner
-        return owner is not None and not self.aside and self.is_free_for(owner) and owner.has_room
+        return (
+            owner is not None
+            and not self.aside
+            and not self.every.waiting
+            and self.is_free_for(owner)
+            and owner.has_room
+        )
 
     @property
     def is_moving(self) -> bool:
         """Whether its owner waits for another consumer's acknowledgements."""
-        return self.holder is not None and self.holder is not self.owner
+        holder = self.held_by
+        return holder is not None and holder is not self.owner
 
 
 class BucketQueues:
     def __init__(self, count: int, at: Position) -> None:
-        self.all = [Bucket(at) for _ in range(count)]
+        self.every = EveryBucket()
+        self.all = [Bucket(at, self.every) for _ in range(count)]
+        # That of an entry of every bucket. One bucket alone keeps all entries itself.
+        self._every_span: Final = (0, count - 1) if count > 1 else _NO_SPAN
         # Buckets to check again, and buckets that wait for room at a consumer.
         self._ready: dict[int, None] = {}
         self._short: dict[AttachedConsumer, set[int]] = {}
+        # The first entry that waits in any of the buckets, while that is known.
+        self._first: Position | None = None
+        self._is_first_known = True
 
     @property
     def waiting(self) -> int:
         """How many entries wait; each counts once."""
-        return sum(one.span[0] == n for n, bucket in enumerate(self.all) for one in bucket.aside)
+        return len(self.every.waiting) + sum(
+            one.span[0] == n for n, bucket in enumerate(self.all) for one in bucket.aside
+        )
+
+    def span(self, first: int, last: int) -> Span:
+        """The span of an entry with keys from that bucket to that one."""
+        return (first, last) if last - first < _SPAN_MAX else (0, len(self.all) - 1)
+
+    def is_of_every(self, span: Span) -> bool:
+        """Whether an entry with that span is kept apart."""
+        return span == self._every_span
 
     def touched(self, span: Span) -> list[Bucket]:
         return self.all[span[0] : span[1] + 1]
@@ -80,16 +118,38 @@ class BucketQueues:
         """The consumer that may get the entry now, whatever its room. None: it must wait."""
         first, last = span
         owner = self.all[first].owner
-        if owner is None:
+        if owner is None or not self.every.is_free_for(owner) or self.every.waits_before(at):
             return None
+        if span == self._every_span:
+            waits = self._first_waiting()
+            return owner if self._are_all_free_for(owner) and (waits is None or waits >= at) else None
         for number in range(first, last + 1):
             bucket = self.all[number]
-            if not bucket.is_free_for(owner) or (bucket.aside and bucket.aside[0].at < at):
+            if not (bucket.holder is None or bucket.holder is owner):
+                return None
+            if bucket.aside and bucket.aside[0].at < at:
                 return None
         return owner
 
+    def _are_all_free_for(self, owner: AttachedConsumer) -> bool:
+        # As long as a consumer has entries of every bucket, no other one gets any.
+        return self.every.holder is owner or all(
+            bucket.holder is None or bucket.holder is owner for bucket in self.all
+        )
+
+    def _first_waiting(self) -> Position | None:
+        """The first entry that waits in a bucket; those of every bucket do not count."""
+        if not self._is_first_known:
+            self._first = min((bucket.aside[0].at for bucket in self.all if bucket.aside), default=None)
+            self._is_first_known = True
+        return self._first
+
     def take(self, span: Span, consumer: AttachedConsumer) -> None:
         """Notes an entry as sent."""
+        if span == self._every_span:
+            self.every.holder = consumer
+            self.every.held += 1
+            return
         for number in range(span[0], span[1] + 1):
             bucket = self.all[number]
             bucket.holder = consumer
@@ -97,6 +157,13 @@ class BucketQueues:
 
     def give_back(self, span: Span, consumer: AttachedConsumer) -> None:
         """The entry is acknowledged, or will be sent again."""
+        if span == self._every_span:
+            if self.every.holder is consumer:
+                self.every.held -= 1
+                if not self.every.held:
+                    self.every.holder = None
+                    self._check_waiting()
+            return
         for number in range(span[0], span[1] + 1):
             bucket = self.all[number]
             if bucket.holder is consumer:
@@ -111,18 +178,44 @@ class BucketQueues:
         """Adds the entry to those that wait in that bucket."""
         heappush(self.all[number].aside, one)
         self._ready[number] = None
+        if self._is_first_known and (self._first is None or one.at < self._first):
+            self._first = one.at
 
     def check_all(self) -> None:
         """Checks every bucket again: the owners have changed."""
         self._short.clear()
+        self._check_waiting()
+
+    def _check_waiting(self) -> None:
         self._ready.update((n, None) for n, bucket in enumerate(self.all) if bucket.aside)
 
-    def release(self, entries_max: int, is_acked: Callable[[Position], bool]) -> list[Position]:
-        """Removes and returns entries that can be sent now, as many as the consumers have room for."""
+    def release(
+        self, entries_max: int, is_acked: Callable[[Position], bool], collected: Position
+    ) -> list[Position]:
+        """Removes and returns entries that can be sent now, as many as the consumers have room for. `collected`: every
+        bucket has got as far as this."""
         for had_none in [one for one in self._short if one.has_room]:
             self._ready.update(dict.fromkeys(self._short.pop(had_none)))
         out: list[Position] = []
         room: dict[AttachedConsumer, int] = {}
+        self._release_spans(entries_max, is_acked, out, room)
+        while self.every.waiting and len(out) < entries_max:
+            before = len(self.every.waiting)
+            self._release_every(entries_max, is_acked, collected, out, room)
+            if len(self.every.waiting) == before:
+                break
+            # Those that waited for these.
+            self._check_waiting()
+            self._release_spans(entries_max, is_acked, out, room)
+        return out
+
+    def _release_spans(
+        self,
+        entries_max: int,
+        is_acked: Callable[[Position], bool],
+        out: list[Position],
+        room: dict[AttachedConsumer, int],
+    ) -> None:
         while self._ready and len(out) < entries_max:
             number = next(iter(self._ready))
             del self._ready[number]
@@ -144,10 +237,36 @@ class BucketQueues:
                 continue
             for other in touched:
                 heappop(other.aside)
+            self._is_first_known = False
             self._ready.update(dict.fromkeys(range(one.span[0], one.span[1] + 1)))
             room[consumer] = has - one.messages
             out.append(one.at)
-        return out
+
+    def _release_every(
+        self,
+        entries_max: int,
+        is_acked: Callable[[Position], bool],
+        collected: Position,
+        out: list[Position],
+        room: dict[AttachedConsumer, int],
+    ) -> None:
+        every, consumer = self.every, self.all[0].owner
+        if consumer is not None and not (every.is_free_for(consumer) and self._are_all_free_for(consumer)):
+            consumer = None
+        while every.waiting and len(out) < entries_max:
+            one = every.waiting[0]
+            if is_acked(one.at):
+                every.pop()
+                continue
+            before = self._first_waiting()
+            if consumer is None or one.at >= collected or (before is not None and before < one.at):
+                return
+            has = room.get(consumer, consumer.permits if consumer.has_room else 0)
+            if has <= 0:
+                return
+            every.pop()
+            room[consumer] = has - one.messages
+            out.append(one.at)
 
     def take_parts(self, number: int) -> list[Position]:
         """Removes and returns what waits in that bucket and may be a later chunk of a message."""
@@ -156,27 +275,35 @@ class BucketQueues:
         for other in dict.fromkeys(
             n for span in {one.span for one in parts} for n in range(span[0], span[1] + 1)
         ):
-            bucket = self.all[other]
-            bucket.aside = [one for one in bucket.aside if one.at not in places]
-            heapify(bucket.aside)
-            self._ready[other] = None
-        return [one.at for one in parts]
+            self._keep(other, [one for one in self.all[other].aside if one.at not in places])
+        of_every = self.every.take_parts()
+        if of_every:
+            self._check_waiting()
+        return [*(one.at for one in parts), *of_every]
 
     def take_out(self, at: Position, span: Span) -> None:
         """Removes an entry from those that wait, wherever it does."""
+        if span == self._every_span:
+            if self.every.take_out(at):
+                self._check_waiting()
+            return
         for number in range(span[0], span[1] + 1):
-            bucket = self.all[number]
-            if any(one.at == at for one in bucket.aside):
-                bucket.aside = [one for one in bucket.aside if one.at != at]
-                heapify(bucket.aside)
-                self._ready[number] = None
+            aside = self.all[number].aside
+            if any(one.at == at for one in aside):
+                self._keep(number, [one for one in aside if one.at != at])
+
+    def _keep(self, number: int, kept: list[WaitingEntry]) -> None:
+        heapify(kept)
+        self.all[number].aside = kept
+        self._ready[number] = None
+        self._is_first_known = False
 
     def drop_below(self, at: Position) -> None:
         """Forgets entries that are acknowledged by other means."""
-        for bucket in self.all:
+        self.every.drop_below(at)
+        for number, bucket in enumerate(self.all):
             if bucket.aside and bucket.aside[0].at < at:
-                bucket.aside = [one for one in bucket.aside if one.at >= at]
-                heapify(bucket.aside)
+                self._keep(number, [one for one in bucket.aside if one.at >= at])
         self.check_all()
 
     # -- figures
@@ -188,8 +315,9 @@ class BucketQueues:
         return sum(self._is_withheld(bucket, id(bucket) in behind) for bucket in self.all)
 
     def _is_withheld(self, bucket: Bucket, is_unread: bool) -> bool:
-        if not bucket.aside:
+        waits = min((*bucket.aside[:1], *self.every.waiting[:1]), default=None)
+        if waits is None:
             return is_unread and (bucket.owner is None or not bucket.is_free_for(bucket.owner))
-        span = bucket.aside[0].span
+        span = waits.span
         owner = self.all[span[0]].owner
         return owner is None or not all(one.is_free_for(owner) for one in self.touched(span))

@@ -32,6 +32,10 @@ class BucketScan:
         """Every entry of the bucket below this was sent or waits in it."""
         return max(bucket.since, self.at) if bucket.is_following else bucket.since
 
+    def collected_by_all(self) -> Position:
+        """Every bucket has collected everything below this."""
+        return min(map(self.collected, self._buckets)) if self.is_split else self.at
+
     def pass_over(self, bucket: Bucket, at: Position) -> None:
         """Leaves out the entry at the reading position, and what follows it: the bucket will read that later."""
         bucket.since = at

@@ -20,11 +20,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from anabranch.broker.dispatch.base import DispatchContext
-from anabranch.broker.dispatch.bucket_queues import Bucket, BucketQueues, Span, WaitingEntry
+from anabranch.broker.dispatch.bucket_queues import Bucket, BucketQueues
 from anabranch.broker.dispatch.bucket_scan import BucketScan
 from anabranch.broker.dispatch.chunks import WAITING_MAX, BegunChunks
 from anabranch.broker.dispatch.concurrent import ConcurrentDispatcher
 from anabranch.broker.dispatch.consumer import AttachedConsumer
+from anabranch.broker.dispatch.every_bucket import Span, WaitingEntry
 from anabranch.broker.dispatch.stamps import stamp_of
 from anabranch.broker.errors import ConsumerBusyError
 from anabranch.broker.ports import EntryBatch
@@ -153,7 +154,7 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
         """Looks for chunks that the holder lacks, so that it can acknowledge and the bucket can move: among those that
         wait here, and in what has not been collected."""
         bucket.search = None
-        holder = bucket.holder
+        holder = bucket.held_by
         if holder is not None and holder is not bucket.owner and self._chunks.has_begun(holder):
             self._replay.add_all(self._queues.take_parts(number))
             self._scan.look_for(bucket)
@@ -199,24 +200,37 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
         self, consumer: AttachedConsumer, entries: Iterable[tuple[Position, tuple[int, int]]]
     ) -> None:
         places: list[Position] = []
+        collected = self._scan.collected_by_all()
         for at, (messages, code) in entries:
             places.append(at)
             span = _span(code)
             self._queues.give_back(span, consumer)
-            self._wait_again(at, span, messages)
+            self._wait_again(at, span, messages, collected)
         for at, code in self._chunks.handed_back(consumer, places):
             self._wait_again(at, _span(code), 1)
 
-    def _wait_again(self, at: Position, span: Span, messages: int) -> None:
+    def _wait_again(
+        self, at: Position, span: Span, messages: int, collected_by_all: Position | None = None
+    ) -> None:
         """Lets an entry wait for its turn again; buckets that have not got to it yet will read it."""
         self._ahead.discard(at)
         one = WaitingEntry(at, span, messages, True)
+        if self._queues.is_of_every(span):
+            if at < (collected_by_all or self._scan.collected_by_all()):
+                self._queues.every.wait(one)
+                return
+            behind = [bucket for bucket in self._queues.all if at >= self._scan.collected(bucket)]
+            if len(behind) < len(self._queues.all):
+                self._queues.every.wait(one)
+            for bucket in behind:
+                bucket.await_entry(at)
+            return
         for number in range(span[0], span[1] + 1):
             bucket = self._queues.all[number]
             if at < self._scan.collected(bucket):
                 self._queues.wait(number, one)
             else:
-                bucket.awaited = at if bucket.awaited is None else max(bucket.awaited, at)
+                bucket.await_entry(at)
 
     # -- dispatch
 
@@ -226,7 +240,7 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
         if stamp is None:
             return self._all
         low, high = stamp
-        return bisect_right(self._splits, low), bisect_right(self._splits, high)
+        return self._queues.span(bisect_right(self._splits, low), bisect_right(self._splits, high))
 
     def _route(self, at: Position, metadata: pb.MessageMetadata) -> AttachedConsumer | None:
         span = self._span_of(metadata)
@@ -236,12 +250,14 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
         is_chunk = metadata.num_chunks_from_msg > 1
         if span[0] == span[1] and not is_chunk:
             # Nearly every entry; what follows would come to the same, and takes twice as long.
-            bucket = queues.all[span[0]]
+            bucket, every = queues.all[span[0]], queues.every
             owner = bucket.owner
             if (
                 owner is not None
                 and not bucket.aside
+                and not every.waiting
                 and (bucket.holder is None or bucket.holder is owner)
+                and (every.holder is None or every.holder is owner)
                 and (not self._is_scanning or (bucket.is_following and at >= bucket.since))
                 and self._has_room(owner)
             ):
@@ -249,7 +265,7 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
                 bucket.held += 1
                 return owner
         is_fresh = True
-        if self._is_scanning:
+        if self._is_scanning and (self._scan.is_split or not queues.is_of_every(span)):
             touched = queues.touched(span)
             is_uncollected = False
             for bucket in touched:
@@ -260,10 +276,10 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
                     is_fresh = is_fresh and bucket.is_following
             if not is_uncollected:
                 return None
-            if self._ahead and at in self._ahead:
-                if all(one.is_following or at < one.since for one in touched):
-                    self._ahead.discard(at)
-                return None
+        if self._is_scanning and self._ahead and at in self._ahead:
+            if all(one.is_following or at < one.since for one in queues.touched(span)):
+                self._ahead.discard(at)
+            return None
         if is_chunk and (holder := self._holder_of_begun(at, metadata, span)) is not None:
             if not self._is_scanning or not is_fresh:
                 self._ahead.add(at)
@@ -297,6 +313,9 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
             self._barrier = at
             self._is_stuck = True
             return
+        if self._queues.is_of_every(span):
+            self._put_every_aside(one)
+            return
         aside_max, left_out = self._aside_max, []
         for number in range(span[0], span[1] + 1):
             bucket = self._queues.all[number]
@@ -310,7 +329,25 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
             left_out.append(bucket)
         if len(left_out) <= span[1] - span[0]:
             for bucket in left_out:
-                bucket.awaited = at if bucket.awaited is None else max(bucket.awaited, at)
+                bucket.await_entry(at)
+
+    def _put_every_aside(self, one: WaitingEntry) -> None:
+        """The entry waits once, whichever buckets have got to it; the others will."""
+        at, every = one.at, self._queues.every
+        has_room = at in every or len(every.waiting) < self._aside_max
+        left_out = []
+        for bucket in self._queues.all:
+            if at < bucket.since:
+                continue
+            if bucket.is_following and has_room:
+                continue
+            if bucket.is_following:
+                self._scan.pass_over(bucket, at)
+            left_out.append(bucket)
+        if len(left_out) < len(self._queues.all):
+            every.wait(one)
+            for bucket in left_out:
+                bucket.await_entry(at)
 
     @property
     def _aside_max(self) -> int:
@@ -343,7 +380,7 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
         self._chunks.sent(at, metadata, holder)
         if not self._chunks.has_begun(holder):
             for bucket in self._queues.all:
-                if bucket.holder is holder:
+                if bucket.held_by is holder:
                     bucket.search = None
         return holder
 
@@ -351,7 +388,10 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
 
     def _release(self) -> None:
         self._replay.add_all(self._chunks.let_go())
-        self._replay.add_all(self._queues.release(self._ctx.limits.burst_entries, self._cursor.is_acked))
+        collected = self._scan.collected_by_all()
+        self._replay.add_all(
+            self._queues.release(self._ctx.limits.burst_entries, self._cursor.is_acked, collected)
+        )
 
     def _next_read(self) -> Position | None:
         if self._chunks.waiting >= WAITING_MAX:
@@ -407,7 +447,7 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
 
     @property
     def is_all_sent(self) -> bool:
-        if len(self._replay) or self._chunks.waiting or any(one.aside for one in self._queues.all):
+        if len(self._replay) or self._chunks.waiting or self._queues.waiting:
             return False
         return not self._are_unread({self._scan.collected(one) for one in self._queues.all})
 

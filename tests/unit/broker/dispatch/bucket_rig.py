@@ -17,8 +17,8 @@ from unit.broker.rig import ListLog, RecordingLink, Rig
 
 FOUR = buckets.even(4)
 UNEVEN: Splits = (100, 30_000, 30_001)
-# One, two, four and seven buckets, and four of unequal width.
-SPLITS: Sequence[Splits] = (*(buckets.even(count) for count in (1, 2, 4, 7)), UNEVEN)
+# One, two, four, seven and twelve buckets, and four of unequal width.
+SPLITS: Sequence[Splits] = (*(buckets.even(count) for count in (1, 2, 4, 7, 12)), UNEVEN)
 
 
 def declared(splits: Splits, mode: pb.KeySharedMode = pb.STICKY) -> pb.KeySharedMeta:

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
 
-from anabranch.broker.dispatch import base, bucket_queues, bucket_scan, concurrent, entry_buckets
+from anabranch.broker.dispatch import (
+    base,
+    bucket_queues,
+    bucket_scan,
+    concurrent,
+    entry_buckets,
+    every_bucket,
+)
+from anabranch.broker.dispatch.consumer import AttachedConsumer
 from anabranch.broker.errors import ConsumerBusyError, SubscriptionBusyError
 from anabranch.broker.observe.subscription_stats import subscription_stats
 from anabranch.broker.policy.limits import DispatchLimits
 from anabranch.broker.state import topic_state as state
+from anabranch.model import buckets
 from anabranch.model.buckets import Splits
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.subscription_types import EXCLUSIVE, KEY_SHARED, SHARED
@@ -402,7 +413,7 @@ def test_figures_name_the_buckets_of_each_consumer(rig: BucketRig) -> None:
 
 def test_dispatch_unpacks_nothing_and_hashes_no_key() -> None:
     """A claim about the code: behaviour cannot show that a payload was not looked at."""
-    for module in (entry_buckets, bucket_queues, bucket_scan, concurrent, base):
+    for module in (entry_buckets, bucket_queues, bucket_scan, every_bucket, concurrent, base):
         text = inspect.getsource(module)
         assert not re.search(r"decompress|zlib|zstd|lz4|snappy|murmur|sticky_key|keyhash|payload\(", text)
 
@@ -491,3 +502,47 @@ def test_a_bucket_in_which_many_entries_wait_moves_in_linear_time(rig: BucketRig
     # Seven seconds, if each of them moved those behind it.
     assert time.perf_counter() - started < 2
     assert not new.messages
+
+
+def lines_run(work: Callable[[], object]) -> int:
+    """How many lines of the dispatchers' modules that work runs."""
+    count = 0
+
+    def in_module(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return in_module
+
+    def begin(frame: FrameType, event: str, _: Any) -> Any:
+        return in_module if "/broker/dispatch/" in frame.f_code.co_filename else None
+
+    before = sys.gettrace()
+    sys.settrace(begin)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def test_entries_without_a_stamp_that_a_sharer_leaves_behind_cost_no_more_with_many_buckets(
+    make: Callable[..., BucketRig],
+) -> None:
+    costs = {}
+    for count in (2, 1024):
+        rig = make(buckets.even(count))
+        leaver, _ = rig.sharer("leaver")
+        _, heir = rig.sharer("heir", permits=5000)
+        rig.give(*["leaver"] * count)
+        left = [*rig.spread(None, None, 1000), *rig.spread(0, 0xFFFF, 50)]
+        rig.give(*["heir"] * count)
+        assert not heir.messages
+
+        def leave(rig: BucketRig = rig, leaver: AttachedConsumer = leaver) -> None:
+            rig.subscription.remove_consumer(leaver)
+            rig.loop.settle()
+
+        costs[count] = lines_run(leave)
+        assert heir.places == left
+    # Each bucket may be looked at a few times, but not again for each entry.
+    assert costs[1024] < costs[2] + 200 * 1024
