@@ -93,6 +93,19 @@ def _move(typing_context: Any, target: Any, source: Any, size: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), build
 
 
+def _prefetch(typing_context: Any, address: Any) -> Any:
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+        fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        # To be read, to be kept in all caches, data.
+        builder.call(fetch, [builder.inttoptr(args[0], pointer), number(0), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), build
+
+
+prefetch = intrinsic(_prefetch)
 copy_32 = intrinsic(_copy_32)
 move = intrinsic(_move)
 

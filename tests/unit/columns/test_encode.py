@@ -83,6 +83,18 @@ def test_every_row_is_written_as_protobuf_writes_it(
         assert message(singles, place) == expected(kept[row], first + row, key=key)
 
 
+@pytest.mark.parametrize("size", [0, 40, 400])
+@pytest.mark.parametrize("wide", [True, False])
+def test_many_rows_from_all_over_a_column_are_each_their_own(size: int, wide: bool) -> None:
+    """More than are fetched ahead, with values of a length that is, and of one that is not."""
+    values = [None if row % 7 == 3 else b"%d:" % row + b"x" * (size + row % 5) for row in range(300)]
+    found = pa.array(values, pa.large_binary() if wide else pa.binary()).slice(100)
+    order = np.random.default_rng(2).permutation(200).astype(np.int32)
+    singles = encode(POOL, value=found, first_sequence_id=0, order=order)
+    payloads = [bytes(payload) for _, payload in split_batch(singles.payload(0, 200), 200)]
+    assert payloads == [values[100 + row] or b"" for row in order.tolist()]
+
+
 def test_without_an_order_rows_come_as_they_stand_and_the_scalar_codec_reads_them() -> None:
     values = [b"one", None, b"", b"x" * 1000]
     singles = encode(POOL, value=pa.array(values, pa.binary()), first_sequence_id=5)

@@ -109,11 +109,10 @@ class Entries:
             _copy_key(metadata, run.sample())
             return run.payload()
         assert isinstance(run, BatchRun)
-        items = run.items
-        hash32 = items[0][1]
-        if hash32 == items[-1][1] and all([item[1] == hash32 for item in items]):
-            _copy_key(metadata, items[0][2])
-        return b"".join([item[2] for item in items])
+        hashes, encoded = run.hashes, run.encoded
+        if hashes[0] == hashes[-1] and hashes.count(hashes[0]) == len(hashes):
+            _copy_key(metadata, encoded[0])
+        return b"".join(encoded)
 
     def _packed(self, metadata: pb.MessageMetadata, payload: Payload) -> Payload:
         """Compresses the payload, and encrypts it as one piece."""

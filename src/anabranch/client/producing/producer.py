@@ -19,7 +19,13 @@ from anabranch.client.message_id import BatchReceipt, MessageId
 from anabranch.client.producing.batching import Batching
 from anabranch.client.producing.budget import MemoryBudget
 from anabranch.client.producing.core.lanes import keyless_hash
-from anabranch.client.producing.core.runs import ITEM_OVERHEAD_BYTES, BatchLimits, SingleMessage, WholeRun
+from anabranch.client.producing.core.runs import (
+    ITEM_FIELDS,
+    ITEM_OVERHEAD_BYTES,
+    BatchLimits,
+    SingleMessage,
+    WholeRun,
+)
 from anabranch.client.producing.engine import SEND_TIMEOUT_S, Flow, ProducerSettings
 from anabranch.client.producing.prepared import Prepared, whole_of
 from anabranch.client.producing.recall import EarlierLife
@@ -98,7 +104,7 @@ class Producer:
             await self._flow.segment(active[0].id).last_sequence_ids()
 
     def _limit(self, limits: BatchLimits) -> None:
-        self._messages_max, self._bytes_max = limits
+        self._items_max, self._bytes_max = limits.messages_max * ITEM_FIELDS, limits.bytes_max
 
     @property
     def topic(self) -> str:
@@ -231,11 +237,11 @@ class Producer:
         if size > self._bytes_max and items:
             flow.cut(lane)
             items, size, is_full = lane.items, len(single), True
-        items.append((number, hash32, single, receipt))
+        items += (number, hash32, single, receipt)
         lane.size = size
-        if len(items) == 1:
+        if len(items) == ITEM_FIELDS:
             flow.begin(lane)
-        if len(items) >= self._messages_max:
+        if len(items) >= self._items_max:
             flow.cut(lane)
             is_full = True
         return is_full

@@ -14,7 +14,12 @@ def store(run: MessageRun, segment: int, ledger: int, entry: int) -> None:
     """The run is stored at that place; the numbers are negative if the segment does not say where."""
     if isinstance(run, BatchRun):
         is_known = ledger >= 0
-        for index, (_, _, _, receipt) in enumerate(run.items):
+        receipts = run.receipts
+        # Nothing reads the run any more. Each message is freed as soon as it has its id, unless the application keeps
+        # it: a thousand new ids beside all that they replace would make the garbage collector look at all of it.
+        run.items.clear()
+        for index, receipt in enumerate(receipts):
+            receipts[index] = None
             if not receipt.done():
                 # Like `MessageId(…)`, in half the time.
                 receipt.set_result(_new(MessageId, (segment, ledger, entry, index if is_known else -1)))
@@ -29,7 +34,7 @@ def fail(run: MessageRun, error: Exception) -> None:
     if isinstance(run, BlockRun):
         run.failed(error)
         return
-    receipts = [item[3] for item in run.items] if isinstance(run, BatchRun) else [run.receipt]  # type: ignore[attr-defined]
+    receipts = run.receipts if isinstance(run, BatchRun) else [run.receipt]  # type: ignore[attr-defined]
     for receipt in receipts:
         if not receipt.done():
             receipt.set_exception(error)

@@ -21,9 +21,10 @@ from anabranch.client.producing.core.runs import BatchLimits, BlockRun
 from anabranch.columns import Pool, Router, Singles, bucket_span, cut, encode, hash_keys, partition, recut
 from anabranch.model.layout import SegmentLayout
 
-# The size of one piece of a table: enough to fill some batches for each segment, and small enough to leave other tasks
-# their turn.
+# The size of one piece of a table: enough to fill so many batches for each entry bucket, as the last one of each is not
+# full, and small enough to leave other tasks their turn.
 PIECE_BYTES: Final = 2 << 20
+PIECE_BATCHES: Final = 8
 PIECE_ROWS_MAX: Final = 64 * 1024
 # What a row costs besides its columns' bytes while it has no receipt: its metadata, offset, number and hash.
 ROW_OVERHEAD_BYTES: Final = 48
@@ -160,7 +161,7 @@ class TableRuns:
         """Cuts a table into pieces that fill batches for so many entry buckets, and take no more than `bytes_max`."""
         table = sending.table
         row_bytes = table.nbytes / max(1, table.num_rows) + ROW_OVERHEAD_BYTES
-        wanted = min(bytes_max, max(PIECE_BYTES, places * self._limits.bytes_max))
+        wanted = min(bytes_max, max(PIECE_BYTES, places * PIECE_BATCHES * self._limits.bytes_max))
         rows = max(1, min(PIECE_ROWS_MAX, int(wanted / row_bytes)))
         for batch in table.to_batches(max_chunksize=rows):
             yield TablePiece(batch, batch.nbytes + ROW_OVERHEAD_BYTES * batch.num_rows)

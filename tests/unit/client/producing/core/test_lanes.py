@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from anabranch.client.producing.core.lanes import NOWHERE, Lane, Lanes, Routing, keyless_hash, segment_for
 from anabranch.client.producing.core.last_ids import LastIds
 from anabranch.client.producing.core.runs import (
+    ITEM_FIELDS,
     BatchLimits,
     BatchRun,
     Item,
@@ -25,7 +26,7 @@ from anabranch.client.producing.core.runs import (
     WholeRun,
 )
 from anabranch.client.producing.tables import TableRun, TableRuns
-from anabranch.model.buckets import BucketBudget, bucket_of, touched
+from anabranch.model.buckets import BucketBudget, Splits, bucket_of, even, touched
 from anabranch.model.keyhash import murmur3_raw
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import HashRange, SegmentId
@@ -38,7 +39,7 @@ def at(hash16: int, number: int) -> Item:
 def add(lanes: Lanes, item: Item) -> SegmentId | None:
     """As a producer does it; the segment it went to, None if it waits."""
     lane = lanes.find(item[1])
-    lane.items.append(item)
+    lane.items += item
     lane.size += len(item[2])
     return lane.segment if lane.segment != NOWHERE else None
 
@@ -61,7 +62,7 @@ def rows(run: MessageRun) -> list[Row]:
     if isinstance(run, WholeRun):
         return [(run.first, run.hash32, run.bucket_hash)]
     assert isinstance(run, BatchRun)
-    return [(item[0], item[1], item[1] & 0xFFFF) for item in run.items]
+    return [(number, hash32, hash32 & 0xFFFF) for number, hash32, _, _ in run.messages()]
 
 
 def numbers(run: MessageRun) -> list[int]:
@@ -85,6 +86,22 @@ def test_the_high_bits_of_the_raw_hash_choose_the_segment() -> None:
         raw = murmur3_raw(key.encode())
         assert segment_for(four, raw, Routing.HIGH) == four.find_active(raw >> 16).id
         assert segment_for(four, raw, Routing.LOW) == four.find_active(raw & 0xFFFF).id
+
+
+@pytest.mark.parametrize("segments", [1, 2])
+@pytest.mark.parametrize(
+    "splits", [(1,), (0xFFFF,), (5, 6, 40_000), even(255), even(256), even(257), even(1024)]
+)
+def test_a_message_is_gathered_with_those_of_its_bucket(splits: Splits, segments: int) -> None:
+    found = layout(segments)
+    divided = {number: replace(one, bucket_splits=splits) for number, one in found.segments.items()}
+    lanes = Lanes(replace(found, segments=divided))
+    lows = {0, 0xFFFF, 0x1234, *splits, *(split - 1 for split in splits)}
+    for high in (0, 0x7FFF, 0x8000, 0xFFFF):
+        for low in lows:
+            lane = lanes.find(high << 16 | low)
+            assert lane is lanes.find_by(high << 16, low)
+            assert (lane.segment, lane.bucket) == (found.find_active(high).id, bucket_of(splits, low))
 
 
 def test_keys_of_a_classic_topic_go_by_the_remainder_of_their_hash() -> None:
@@ -510,7 +527,7 @@ class Rerouting(RuleBasedStateMachine):
         for segment in self.lanes.segments:
             for lane in self.lanes.of(segment):
                 held = [n for run in lane.runs for n in numbers(run)]
-                held += [item[0] for item in lane.items]
+                held += lane.items[::ITEM_FIELDS]
                 assert held == sorted(held)
                 found += held
         assert len(found) == len(set(found))
