@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from anabranch.client import Client, Message, Producer
+from anabranch.client import Client, Message, Producer, StreamConsumer
 from harness.broker_process import BrokerProcess, until
 
 pytestmark = pytest.mark.interop
@@ -61,6 +61,11 @@ class Topic:
 
     def active(self) -> int:
         return sum(s["state"] == "ACTIVE" for s in self._broker.get(self.path)["segments"].values())
+
+    def buckets(self) -> list[int]:
+        """How many entry buckets each active segment has."""
+        segments = self._broker.get(self.path)["segments"].values()
+        return [1 + len(s.get("entryBucketSplits", ())) for s in segments if s["state"] == "ACTIVE"]
 
     async def until(self, met: Callable[[int], bool]) -> None:
         """Once the number of active segments is so."""
@@ -147,26 +152,80 @@ async def test_readers_of_a_topic_that_scales_itself_get_everything_in_order(
     await producer.close()
 
 
-async def test_a_consumer_that_joins_gets_a_segment_of_its_own(
+async def test_with_a_budget_of_one_bucket_a_consumer_that_joins_gets_a_segment_of_its_own(
+    tmp_path: Path, closing: Callable[[Client], Client]
+) -> None:
+    with BrokerProcess(tmp_path, {**SETTINGS, "scalableTopicEntryBucketBudget": 1}) as broker:
+        topic = Topic(broker, "divided")
+        client = closing(topic.client)
+        team = [await client.stream_consumer(topic.url, "team", consumer_name=f"c-{n}") for n in range(2)]
+        await topic.until(lambda active: active == 2)
+        assert topic.buckets() == [1, 1]
+        producer = await client.producer(topic.url)
+        received = await each_receives(producer, *team)
+        assert not received[0] & received[1], "a key went to both"
+        for one in (*team, producer):
+            await one.close()
+        told = await asyncio.to_thread(broker.get, f"{topic.path}/explain")
+        assert "'team' has 2 consumers" in str(told)
+
+
+async def test_a_consumer_that_joins_shares_the_only_segment_and_nothing_splits(
     quick: BrokerProcess, closing: Callable[[Client], Client]
 ) -> None:
     topic = Topic(quick, "joined")
     client = closing(topic.client)
-    first = await client.stream_consumer(topic.url, "team", consumer_name="first")
-    started = time.monotonic()
-    second = await client.stream_consumer(topic.url, "team", consumer_name="second")
-    await topic.until(lambda active: active == 2)
-    took_s = time.monotonic() - started
+    team = [await client.stream_consumer(topic.url, "team", consumer_name=f"c-{n}") for n in range(2)]
     producer = await client.producer(topic.url)
-    for number in range(50):
-        await producer.send(b"%d" % number, key=f"key-{number}")
-    async with asyncio.timeout(WITHIN_S):
-        await asyncio.gather(first.receive(), second.receive())
-    for one in (first, second, producer):
+    await each_receives(producer, *team)
+    # By now both share it.
+    received = await each_receives(producer, *team)
+    assert not received[0] & received[1], "a key went to both"
+    assert topic.active() == 1
+    assert topic.buckets() == [4]
+    for one in (*team, producer):
         await one.close()
-    assert took_s < 5.0
-    told = await asyncio.to_thread(quick.get, f"{topic.path}/explain")
-    assert "consumers" in str(told)
+
+
+async def test_consumers_beyond_all_entry_buckets_of_a_quiet_topic_are_given_more_of_them(
+    quick: BrokerProcess, closing: Callable[[Client], Client]
+) -> None:
+    topic = Topic(quick, "crowded")
+    client = closing(topic.client)
+    team = [await client.stream_consumer(topic.url, "team", consumer_name=f"c-{n}") for n in range(5)]
+    await asyncio.to_thread(until, lambda: topic.buckets() == [8], WITHIN_S)
+    producer = await client.producer(topic.url)
+    await each_receives(producer, *team)
+    for one in (*team, producer):
+        await one.close()
+    told = (await asyncio.to_thread(quick.get, f"{topic.path}/explain"))["decisions"]
+    assert [(one["kind"], one["rule"]) for one in told if one["kind"] != "stay"] == [
+        ("rebucket", "consumers")
+    ]
+
+
+async def each_receives(producer: Producer, *team: StreamConsumer) -> list[set[str]]:
+    """Sends the same keys, again and again, until each consumer has received some. Returns the keys of each."""
+    received: list[set[str]] = [set() for _ in team]
+
+    async def read(consumer: StreamConsumer, keys: set[str]) -> None:
+        while True:
+            message = await consumer.receive()
+            keys.add(message.key or "")
+            await consumer.ack_cumulative(message)
+
+    reading = [asyncio.create_task(read(one, keys)) for one, keys in zip(team, received, strict=True)]
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            while not all(received):
+                for number in range(50):
+                    await producer.post(b"", key=f"key-{number}")
+                await producer.flush()
+    finally:
+        for task in reading:
+            task.cancel()
+        await asyncio.wait(reading)
+    return received
 
 
 async def test_what_it_did_and_why_is_known_after_a_restart(
@@ -174,11 +233,11 @@ async def test_what_it_did_and_why_is_known_after_a_restart(
 ) -> None:
     topic = Topic(quick, "told")
     client = closing(topic.client)
-    consumers = [await client.stream_consumer(topic.url, "team", consumer_name=f"c{n}") for n in range(2)]
-    await topic.until(lambda active: active == 2)
+    consumers = [await client.stream_consumer(topic.url, "team", consumer_name=f"c{n}") for n in range(5)]
+    await asyncio.to_thread(until, lambda: topic.buckets() == [8], WITHIN_S)
     for one in consumers:
         await one.close()
     quick.stop()
     quick.start()
     told = str(await asyncio.to_thread(quick.get, f"{topic.path}/explain"))
-    assert "'team' has 2 consumers" in told
+    assert "'team' has 5 consumers" in told

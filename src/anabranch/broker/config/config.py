@@ -217,7 +217,7 @@ class BrokerConfig(BalancerConfig, frozen=True, kw_only=True, rename=spelled, fo
     # How many segments an auto-created topic starts with.
     scalable_topic_default_segments: int = 1
     # Entry buckets (PIP-486) of a topic in all, and of one segment at most.
-    scalable_topic_entry_bucket_budget: int = 1
+    scalable_topic_entry_bucket_budget: int = 4
     scalable_topic_entry_buckets_per_segment_max: int = 1024
     # Whether consumers share sealed segments too, so that a backlog is read by several.
     scalable_topic_sealed_drain_sharing_enabled: bool = True

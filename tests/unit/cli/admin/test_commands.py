@@ -109,7 +109,7 @@ namespaces grant-permission walk/ns joe --actions produce
 namespaces revoke-permission walk/ns joe
 topics split topic://walk/ns/s 0
 topics merge topic://walk/ns/s 2 3
-topics rebucket topic://walk/ns/s 4 2
+topics rebucket topic://walk/ns/s 4 8
 topics explain topic://walk/ns/s
 topics policy set topic://walk/ns/s --max-segments 8
 topics policy get topic://walk/ns/s

@@ -46,7 +46,7 @@ def test_a_scalable_topic_is_made_split_merged_and_deleted(broker: BrokerProcess
     assert topics(broker, "split", "grows", "0") == 0
     assert shown(capsys) == ["0 → 2 (0000-3fff), 3 (4000-7fff); 3 active segments"]
     assert topics(broker, "merge", "topic://public/default/grows", "1", "3") == 0
-    assert shown(capsys) == ["3, 1 → 4 (4000-ffff); 2 active segments"]
+    assert shown(capsys) == ["3, 1 → 4 (4000-ffff, 2 entry buckets); 2 active segments"]
     assert topics(broker, "delete", "grows") == 0
     assert topics(broker, "stats", "topic://public/default/grows") == 1
     assert "does not exist" in refused(capsys)
@@ -95,7 +95,9 @@ def test_a_classic_topic_is_migrated_and_then_means_the_scalable_one(
     assert topics(broker, "split", "moves", "0") == 1
     assert "migrate" in refused(capsys)
     assert topics(broker, "migrate", "moves") == 0
-    assert shown(capsys) == ["0, 1 → 2 (0000-7fff), 3 (8000-ffff); 2 active segments"]
+    assert shown(capsys) == [
+        "0, 1 → 2 (0000-7fff, 2 entry buckets), 3 (8000-ffff, 2 entry buckets); 2 active segments"
+    ]
     assert topics(broker, "stats", "moves") == 0
     assert "2 active, 2 sealed" in shown(capsys)[0]
     assert topics(broker, "unload", "moves") == 1

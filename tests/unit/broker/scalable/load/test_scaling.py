@@ -12,6 +12,7 @@ from anabranch.autoscale.load import Load
 from anabranch.broker.broker import Broker
 from anabranch.broker.errors import NotAllowedError
 from anabranch.broker.observe.metrics import render
+from anabranch.model.buckets import BUDGET
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import load_path
 from anabranch.model.segments import LayoutRefused, SegmentId
@@ -184,6 +185,16 @@ async def test_the_gauge_of_drain_mode_counts_sealed_segments_that_are_shared(is
         await client.close()
         await topics.split(ORDERS, 0)
         assert figures(await scraped(broker))["anabranch_scalable_segment_drain_mode"] == is_shared
+
+
+async def test_a_topic_has_four_entry_buckets_by_default() -> None:
+    async with broker_lab() as lab:
+        broker = await lab.broker()
+        topics = topics_of(broker)
+        layout = (await topics.create(ORDERS)).layout
+        assert [segment.bucket_count for segment in layout.active] == [BUDGET] == [4]
+        layout = (await topics.create(TopicName.parse("topic://public/default/two"), 2)).layout
+        assert [segment.bucket_count for segment in layout.active] == [2, 2]
 
 
 async def test_the_settings_of_entry_buckets_are_obeyed() -> None:
