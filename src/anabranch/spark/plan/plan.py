@@ -21,7 +21,7 @@ from typing import Literal
 from anabranch.model.cut import BEGINNING, BadCheckpoint, Cut, MessagePosition, Place
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.resuming import Gap, Resumption, resume
-from anabranch.model.segments import Segment, SegmentId
+from anabranch.model.segments import HashRange, Segment, SegmentId
 from anabranch.spark.plan.limit import UNLIMITED, Limit, SegmentStretch, Steps, spent
 
 Ordering = Literal["key", "none"]
@@ -37,6 +37,7 @@ class SegmentSlice:
         MessagePosition | None
     )  # The first position not in it. None: the end of the segment, which is sealed.
     chunks_from: tuple[int, int] | None = None
+    hashes: HashRange | None = None  # Only messages of these bucket hashes; None for all.
 
 
 @dataclass(frozen=True, slots=True)
