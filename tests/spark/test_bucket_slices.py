@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -17,15 +18,22 @@ from anabranch.client.producing.batching import Compression
 from anabranch.model import buckets
 from anabranch.model.keyhash import bucket_hash
 from anabranch.model.segments import HashRange
+from anabranch.spark.options.source import parse
 from anabranch.spark.plan.task import ReadMode
+from anabranch.spark.source import BatchReader
 from anabranch.spark.task.read_slice import Task, read
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import build_batch, open_entry
 from harness.broker_process import BrokerProcess
 from harness.peer import Peer
-from spark.conftest import River
+from spark.conftest import River, assert_in_order
+from spark.conftest import read as read_frame
+from spark.dry import DryQuery
 from spark.test_direct_slices import by
 from spark.test_slices import rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _numbers = itertools.count(1)
 BUCKETS = 4
@@ -193,3 +201,123 @@ def test_a_slice_ends_though_nothing_of_it_comes_for_long(river: River) -> None:
     for span in spans:
         expected = 300 if [span] == mine else 0
         assert len(rows(read(of(by("broker", river), span)))) == expected
+
+
+# -- queries
+
+
+def test_a_stream_in_key_order_has_as_many_tasks_as_asked_for_and_the_same_offsets(river: River) -> None:
+    """Restarted with other numbers of tasks at each batch; the topic splits meanwhile."""
+    chance = random.Random(20)
+    options = river.options(start="earliest", maxRowsPerTrigger=70)
+    cut, whole = DryQuery(**options, minPartitions=BUCKETS), DryQuery(**options)
+    found: list[tuple[str, int]] = []
+    sizes = set()
+    for turn in range(8):
+        if turn < 5:
+            river.publish(60)
+        if turn == 3:
+            river.split(0)
+        cut.restart(minPartitions=chance.randint(1, 9))
+        start = cut.offset
+        rows, expected = cut.trigger(), whole.trigger()
+        assert (rows is None) == (expected is None)
+        if rows is None or expected is None:
+            continue
+        assert cut.log[-1] == whole.log[-1]
+        assert sorted(map(place, rows)) == sorted(map(place, expected))
+        tasks = [cut.read([task]) for task in cut.tasks(start, cut.offset)]
+        assert_each_once(tasks, sorted(rows, key=place))
+        sizes.add(len(tasks))
+        found += [(row["key"].decode(), int(row["value"])) for row in sorted(rows, key=place)]
+    while (rows := cut.trigger()) is not None:
+        found += [(row["key"].decode(), int(row["value"])) for row in sorted(rows, key=place)]
+    assert_in_order(found, river.published)
+    assert max(sizes) == BUCKETS
+    cut.stop()
+    whole.stop()
+
+
+def test_a_batch_in_key_order_cuts_by_buckets_and_one_without_order_by_positions(river: River) -> None:
+    river.publish(100)
+    river.publish(100)
+    options = river.options(minPartitions=3)
+    for ordering, is_by_bucket in (("key", True), ("none", False)):
+        reader = BatchReader(parse({**options, "ordering": ordering}, "batch"), None)
+        tasks = [task.value for task in reader.partitions()]
+        assert [len(task) for task in tasks] == [1, 1, 1]
+        assert all((task.slice.hashes is not None) is is_by_bucket for (task,) in tasks)
+        assert len({(task.slice.start, task.slice.end) for (task,) in tasks}) == (1 if is_by_bucket else 3)
+        parts = [
+            [row for batch in reader.read(task) for row in batch.to_pylist()] for task in reader.partitions()
+        ]
+        assert sorted(int(row["value"]) for part in parts for row in part) == list(range(200))
+
+
+def test_a_segment_with_one_bucket_is_one_task_of_a_stream_and_cut_by_position_in_a_batch(
+    river: River,
+) -> None:
+    river.broker.post(f"{river.path}/rebucket/0?buckets=1")
+    river.publish(100)
+    river.publish(100)
+    options = river.options(minPartitions=3)
+    tasks = BatchReader(parse(options, "batch"), None).partitions()
+    assert len(tasks) == 3
+    assert all(task.slice.hashes is None for one in tasks for task in one.value)
+    query = DryQuery(**options, start="earliest")
+    assert len(query.catch_up()) == 200
+    tasks = query.tasks({"topics": {}, "version": 1}, query.offset)
+    (one,) = [task for one in tasks for task in one.value if task.slice.segment == 1]
+    assert one.slice.hashes is None
+    query.stop()
+
+
+def test_buckets_and_single_ones_together_make_as_many_tasks_as_asked_for(river: River) -> None:
+    """One child has two buckets, the other one."""
+    river.split(0)
+    river.broker.post(f"{river.path}/rebucket/1?buckets=1")
+    for _ in range(4):
+        river.publish(100)
+    for wanted in (3, 4, 6):
+        reader = BatchReader(parse(river.options(minPartitions=wanted), "batch"), None)
+        tasks = reader.partitions()
+        by_bucket = [task for one in tasks for task in one.value if task.slice.hashes is not None]
+        assert len(tasks) >= wanted
+        assert len(by_bucket) in (0, 2)
+        parts = [[row for batch in reader.read(task) for row in batch.to_pylist()] for task in tasks]
+        assert sorted(int(row["value"]) for part in parts for row in part) == list(range(400))
+
+
+def test_each_key_is_in_one_task_of_a_session_and_its_rows_are_in_order(
+    spark: SparkSession, river: River, tmp_path: Any
+) -> None:
+    """A batch, and a stream whose sink sees the rows of each task as they come."""
+    for _ in range(3):
+        river.publish(200)
+    frame = read_frame(spark, river, minPartitions=BUCKETS)
+    assert frame.rdd.getNumPartitions() == BUCKETS
+    parts = frame.selectExpr("spark_partition_id() task", "cast(key as string) key", "position").collect()
+    assert len(parts) == river.published
+    assert len({(row.task, row.key) for row in parts}) == len({row.key for row in parts}) == 23
+    assert {row.task for row in parts} == set(range(BUCKETS))
+    river.broker.post(f"{river.path}/rebucket/0?buckets=2")
+    river.publish(200)
+    stream = spark.readStream.format("anabranch").options(
+        **river.options(start="earliest", minPartitions=BUCKETS)
+    )
+    tasks = stream.load().selectExpr(
+        "spark_partition_id() task", "cast(key as string) key", "cast(cast(value as string) as int) number"
+    )
+    found: list[list[Any]] = []
+    query = (
+        tasks.writeStream.foreachBatch(lambda batch, _: found.append(batch.collect()))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert all(
+        len({(row.task, row.key) for row in batch}) == len({row.key for row in batch}) for batch in found
+    )
+    assert max(len({row.task for row in batch}) for batch in found) == BUCKETS
+    assert_in_order([(row.key, row.number) for batch in found for row in batch], river.published)

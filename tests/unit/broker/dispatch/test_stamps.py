@@ -14,7 +14,7 @@ from anabranch.model.segments import HashRange
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.extensions import WANTED_HASHES, hashes_text
 from anabranch.wire.stamps import stamp_of
-from anabranch.wire.subscription_types import EXCLUSIVE
+from anabranch.wire.subscription_types import EXCLUSIVE, KEY_SHARED, SHARED
 from unit.broker.rig import Rig
 
 HASHES = st.integers(0, 0xFFFF)
@@ -94,3 +94,20 @@ def test_a_durable_consumer_is_sent_everything(make_rig: Callable[..., Rig]) -> 
     rig.publish(1, hashes=(200, 300))
     rig.loop.settle()
     assert len(link.places) == 2
+
+
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
+def test_plain_shared_and_key_shared_consumers_get_the_same_whether_entries_are_stamped_or_not(
+    make_rig: Callable[..., Rig], kind: int
+) -> None:
+    found = []
+    for stamps in ([(None, None)] * 12, [(n * 0x1500, n * 0x1500 + 9) for n in range(12)]):
+        rig = make_rig()
+        links = [rig.consumer(kind, permits=100, key_shared=None)[1] for _ in range(3)]
+        for number, stamp in enumerate(stamps):
+            rig.publish(1, key=f"key-{number % 5}", hashes=stamp)
+        rig.loop.settle()
+        found.append([link.places for link in links])
+    assert found[0] == found[1]
+    assert sum(len(places) for places in found[0]) == 12
+    assert sum(bool(places) for places in found[0]) > 1
