@@ -181,7 +181,7 @@ def test_encrypted_messages_are_in_the_slices_that_their_stamps_tell(river: Rive
     ):
         for number in range(40):
             producer.post(b"%d" % number, key=f"key-{number % 7}")
-    opens = {"decryption_keys": (("k", str(pem)),)}
+    opens: dict[str, Any] = {"decryption_keys": (("k", str(pem)),)}
     whole = rows(read(replace(by("auto", river), **opens)))
     assert [int(row["value"]) for row in whole] == list(range(40))
     for mode in ("auto", "broker"):
