@@ -13,6 +13,8 @@ decrypted and unpacked bytes as `payload`, with any chunk's entry as `data` for 
 Messages that compaction emptied are left out and, where there is an `ack_set`, those whose bit in it is not set.
 Returned memory is never overwritten: it goes back to the pool when its last column is gone.
 
+With `wanted`, the rows are those of some entry buckets from some positions on, and `counts` counts these.
+
 A key sent as base64 comes as the bytes it stands for (its text, if it is not base64 after all). A message without a
 sequence id of its own has its entry's.
 """
@@ -29,6 +31,7 @@ from crc32c import crc32c
 
 from anabranch.columns import scan
 from anabranch.columns.arrow import Column, address_of
+from anabranch.columns.bucket_rows import rows_wanted
 from anabranch.columns.decode_rows import (
     EVENTS,
     FOUND_PAIR_BYTES,
@@ -44,6 +47,7 @@ from anabranch.columns.decode_rows import (
 from anabranch.columns.memory import SLACK
 from anabranch.columns.pool import Pool
 from anabranch.errors import AnabranchError, ChecksumMismatch, MalformedFrame
+from anabranch.model.wanted import Wanted
 from anabranch.wire.batch import decompress
 from anabranch.wire.frames import Buffer
 from anabranch.wire.sizes import UNPACKED_BYTES_MAX
@@ -103,13 +107,16 @@ def decode(
     verify: bool = True,
     strict: bool = True,
     unpacked_bytes_max: int = UNPACKED_BYTES_MAX,
+    wanted: Wanted | None = None,
 ) -> Decoded:
     """The messages of all entries. If `strict`, the first that cannot be read raises MalformedFrame or
     ChecksumMismatch; else it is left out and named in `bad`, and the others come."""
-    return decode_opened(pool, _open(entries, verify, unpacked_bytes_max), strict=strict)
+    return decode_opened(pool, _open(entries, verify, unpacked_bytes_max), strict=strict, wanted=wanted)
 
 
-def decode_opened(pool: Pool, opened: OpenedMessages, *, strict: bool) -> Decoded:
+def decode_opened(
+    pool: Pool, opened: OpenedMessages, *, strict: bool, wanted: Wanted | None = None
+) -> Decoded:
     """The rest of `decode`, for entries whose payloads are in memory, unpacked."""
     facts = opened.facts
     counts = np.zeros(len(facts), np.int64)
@@ -130,9 +137,16 @@ def decode_opened(pool: Pool, opened: OpenedMessages, *, strict: bool) -> Decode
         if strict:
             raise opened.bad[0][1]
     columns = output.columns(found, _properties(output.out, found))
-    return Decoded(
-        pa.RecordBatch.from_arrays(columns, schema=SCHEMA), counts, opened.bad, facts[:, scan.VERSION]
-    )
+    batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    if wanted is not None:
+        batch, counts = rows_wanted(batch, counts, facts, opened.ids, wanted)
+    return Decoded(batch, counts, opened.bad, facts[:, scan.VERSION])
+
+
+def without_rows(*, versions: bool = False) -> pa.RecordBatch:
+    """A batch of no messages."""
+    schema = SCHEMA.append(pa.field(SCHEMA_VERSION, pa.int64())) if versions else SCHEMA
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
 
 
 class OpenedMessages(NamedTuple):

@@ -25,6 +25,7 @@ from numba.core import cgutils, config, types
 from numba.extending import intrinsic
 
 from anabranch.columns import scan
+from anabranch.columns.bucket_rows import entries_met
 from anabranch.columns.decode import (
     BYTES_MAX,
     Decoded,
@@ -38,6 +39,7 @@ from anabranch.columns.jit import inline, kernel
 from anabranch.columns.memory import load_i64, load_u8, load_u32
 from anabranch.columns.pool import Pool
 from anabranch.errors import AnabranchError
+from anabranch.model.wanted import Wanted
 from anabranch.wire.sizes import UNPACKED_BYTES_MAX
 
 Longs = npt.NDArray[np.int64]
@@ -291,11 +293,13 @@ class Walk:
 class Located:
     """Entries in memory, which must not change until they are decoded."""
 
-    def __init__(self, held: Any, found: Longs) -> None:
+    def __init__(self, held: Any, found: Longs, facts: scan.Facts | None = None) -> None:
         self._held = held
         self._found = found
-        self.facts: scan.Facts = np.empty((len(found), scan.WIDTH), np.int64)
-        scan.scan_entries(found[:, _ADDRESS].copy(), found[:, _SIZE].copy(), self.facts)
+        if facts is None:
+            facts = np.empty((len(found), scan.WIDTH), np.int64)
+            scan.scan_entries(found[:, _ADDRESS].copy(), found[:, _SIZE].copy(), facts)
+        self.facts: scan.Facts = facts
 
     def __len__(self) -> int:
         return len(self._found)
@@ -351,7 +355,20 @@ class Located:
             i, size, rows = j, int(size_ends[j - 1]), int(row_ends[j - 1])
         return groups
 
-    def decode(self, pool: Pool, i: int, j: int, *, unpacked_bytes_max: int = UNPACKED_BYTES_MAX) -> Decoded:
+    def that_meet(self, wanted: Wanted) -> Located:
+        """Only the entries that may have wanted messages, as far as their metadata tells."""
+        chosen = entries_met(self.facts, wanted)
+        return self if chosen.all() else Located(self._held, self._found[chosen], self.facts[chosen])
+
+    def decode(
+        self,
+        pool: Pool,
+        i: int,
+        j: int,
+        *,
+        unpacked_bytes_max: int = UNPACKED_BYTES_MAX,
+        wanted: Wanted | None = None,
+    ) -> Decoded:
         """The messages of the entries from `i` to before `j`; the first that cannot be read raises."""
         found = self._found[i:j]
         if int(found[:, _SIZE].sum()) > BYTES_MAX:
@@ -367,4 +384,4 @@ class Located:
                 open_payload(opened, place, data, None, unpacked_bytes_max)
             except AnabranchError as error:
                 leave_out(opened, place, error)
-        return decode_opened(pool, opened, strict=True)
+        return decode_opened(pool, opened, strict=True, wanted=wanted)

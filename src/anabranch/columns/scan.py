@@ -35,7 +35,11 @@ META_END: Final = 14
 PAIRS: Final = 15
 PAIR_BYTES: Final = 16
 VERSION: Final = 17  # The version of the schema; -1 if none is named.
-WIDTH: Final = 18
+HASH_MIN: Final = 18  # The range of bucket hashes that the entry is stamped with; -1 if there is none.
+HASH_MAX: Final = 19
+PRODUCER: Final = 20  # Its producer's name.
+PRODUCER_SIZE: Final = 21
+WIDTH: Final = 22
 
 # Flags. Those of a message are used for singles too.
 BAD: Final = 1
@@ -55,7 +59,7 @@ def scan_entries(addresses: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64],
         row = facts[entry]
         for fact in range(WIDTH):  # Assigning whole slices adds checks that take a second to compile.
             row[fact] = 0
-        row[COUNT] = row[KEY_SIZE] = row[CRC] = row[VERSION] = -1
+        row[COUNT] = row[KEY_SIZE] = row[CRC] = row[VERSION] = row[HASH_MIN] = row[HASH_MAX] = -1
         at = addresses[entry]
         end = at + sizes[entry]
         if end - at >= 6 and load_u8(at) == 0x0E and load_u8(at + 1) == 2:
@@ -104,6 +108,10 @@ def _read_metadata(row: npt.NDArray[np.int64]) -> bool:
             elif number == 12:
                 row[EVENT] = value
                 flags |= HAS_EVENT
+            elif number == 33:
+                row[HASH_MIN] = value & 0xFFFFFFFF
+            elif number == 34:
+                row[HASH_MAX] = value & 0xFFFFFFFF
             else:
                 if number == 27:
                     value = max(0, int32_of(value) - 1)
@@ -115,6 +123,9 @@ def _read_metadata(row: npt.NDArray[np.int64]) -> bool:
             if number == 6:
                 row[KEY] = at
                 row[KEY_SIZE] = size
+            elif number == 1:
+                row[PRODUCER] = at
+                row[PRODUCER_SIZE] = size
             elif number == 13:
                 flags |= ENCRYPTED
             elif number == 16 and size == 8:

@@ -11,6 +11,8 @@ from anabranch.columns.pool import Pool
 from anabranch.columns.records import Walk, run_of
 from anabranch.columns.recut import recut
 from anabranch.columns.routing import Router, bucket_span, partition
+from anabranch.model.segments import HashRange
+from anabranch.model.wanted import Wanted
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import build_entry
 
@@ -44,7 +46,7 @@ def warm_up(*, encoding: bool = True, decoding: bool = True) -> None:
             producer_name="", sequence_id=0, publish_time=0, num_messages_in_batch=3
         )
         entry = build_entry(metadata, singles.payload(0, 3))
-        decode(pool, [Entry(0, 0, entry)])
+        decode(pool, [Entry(0, 0, entry)], wanted=Wanted.all_of(HashRange(0, 1)))
         walk = Walk(run_of(0, 0, 0, 1, 0, len(entry)))
         walk.segments(len(entry), 0)
         walk.records(memoryview(entry))

@@ -55,6 +55,18 @@ class TopicMadeAgain(BadCheckpoint):
     """The topic was deleted after this checkpoint was written, and its name now belongs to another topic."""
 
 
+def at_end(sealed_epoch: int = 0) -> MessagePosition:
+    """Where an entry bucket stands that was read to its segment's end, while others were not: behind every position.
+
+    `sealed_epoch` is that of the layout that sealed the segment, 0 if it is unknown.
+    """
+    return (_LONG_MAX, sealed_epoch, 0)
+
+
+def is_at_end(position: MessagePosition) -> bool:
+    return position[0] == _LONG_MAX
+
+
 def behind(ledger: int, entry: int, index: int, *, is_last_of_entry: bool) -> MessagePosition:
     """The position after that message."""
     return (ledger, entry + 1, 0) if is_last_of_entry else (ledger, entry, index + 1)
@@ -67,7 +79,8 @@ class Place:
     segment: SegmentId
     range: HashRange
     epoch: int = 0  # The epoch of the layout that introduced the segment: the one that sealed its parents.
-    # One position for each entry bucket (PIP-486), or one for all. Empty once the segment is read to its end.
+    # One position for each entry bucket (PIP-486) in their order, or one for all, as where all are equal. Empty once
+    # the segment is read to its end.
     at: tuple[MessagePosition, ...] = (BEGINNING,)
     sealed_epoch: int = 0  # Once it is read to its end: the epoch of the layout that sealed it, 0 if unknown.
     is_apart: bool = False  # Says nothing about older segments.
@@ -86,6 +99,25 @@ class Place:
 
     def moved(self, at: MessagePosition, chunks_from: tuple[int, int] | None = None) -> Place:
         return replace(self, at=(at,), chunks_from=chunks_from)
+
+    def standing(self, at: tuple[MessagePosition, ...], chunks_from: tuple[int, int] | None = None) -> Place:
+        """The place with one position for each bucket."""
+        if all(map(is_at_end, at)):
+            return self.over(max(epoch for _, epoch, _ in at))
+        return replace(self, at=at[:1] if len(set(at)) == 1 else at, chunks_from=chunks_from)
+
+    def upto(self, at: MessagePosition) -> Place:
+        """The place once every bucket has been read that far; some may have been read further."""
+        return self.standing(tuple(max(own, at) for own in self.at))
+
+    @property
+    def first(self) -> MessagePosition:
+        """Everything before it was read. Not to be asked for once all was."""
+        return min(self.at)
+
+    def each(self, buckets: int) -> tuple[MessagePosition, ...]:
+        """The position of each bucket, of so many. Not to be asked for once all was read."""
+        return self._spread(buckets)
 
     @staticmethod
     def of(segment: Segment, *, is_apart: bool = False) -> Place:
@@ -122,7 +154,7 @@ class Place:
         # From the place that came furthest. Reading again from too early only costs time.
         furthest = [p for p, own in ((self, one), (other, two)) if own == at] or [self, other]
         chunks = min((p.chunks_from for p in furthest if p.chunks_from is not None), default=None)
-        return replace(self, at=at, is_apart=is_apart, chunks_from=chunks)
+        return replace(self, is_apart=is_apart).standing(at, chunks)
 
     def _spread(self, buckets: int) -> tuple[MessagePosition, ...]:
         if len(self.at) not in (1, buckets):
@@ -313,6 +345,9 @@ def _read_place(value: object) -> Place:
     if fields or (is_classic and (is_apart or span != WHOLE)) or (is_over and chunks_from is not None):
         raise BadCheckpoint(f"not a checkpoint: {what} has fields that do not go together")
     place = Place(number, span, epoch, at, sealed, is_apart, is_classic)
+    place = place if is_over else place.standing(at)
+    if place.is_over and not is_over and chunks_from is not None:
+        raise BadCheckpoint(f"not a checkpoint: {what} has fields that do not go together")
     return place if chunks_from is None else replace(place, chunks_from=(chunks_from[0], chunks_from[1]))
 
 

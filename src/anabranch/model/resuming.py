@@ -142,6 +142,7 @@ def _check_is_of(layout: SegmentLayout, place: Place) -> None:
     if segment is not None:
         same = place.is_classic == bool(segment.classic_topic)
         same = same and (place.is_classic or place.range == segment.range)
+        same = same and (len(place.at) <= 1 or len(place.at) == segment.bucket_count)
     if not same:
         raise BadCheckpoint(
             f"segment {place.segment} of this checkpoint (range {place.range}) is unknown to the topic: "

@@ -5,7 +5,14 @@ A peer that does not know an extension ignores it, so each of them works with Pu
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from itertools import pairwise
 from typing import Final
+
+from anabranch.model.segments import HashRange
+
+_HASHES: Final = re.compile(r"[0-9a-f]{4}-[0-9a-f]{4}")
 
 # In the metadata of a PRODUCER request: attach no producer, only answer with the last sequence id of that producer
 # name. This works with a sealed segment too, which refuses producers (Pulsar answers TopicTerminatedError).
@@ -24,6 +31,11 @@ UNKNOWN_POSITION: Final = "anabranch.unknown-position"
 # OTHER_TOPIC.
 TOPIC_ID: Final = "anabranch.topic-id"
 OTHER_TOPIC: Final = "anabranch.other-topic"
+
+# In the metadata of a reader's SUBSCRIBE, as `0000-3fff,8000-bfff`: the ranges of bucket hashes (PIP-486) that it is to
+# read, rising and apart. Entries whose stamp meets none of them are not sent, but for the last one where several are
+# passed over: so the reader learns how far it has come. It must look at the stamps itself: Pulsar sends everything.
+WANTED_HASHES: Final = "anabranch.wanted-hashes"
 
 # In the metadata of a PRODUCER request, all three together: the producer's entries stay hidden from readers until the
 # write is decided. A write is a name and the number of a batch; an attempt is the 32 hexadecimal digits of a UUID,
@@ -51,3 +63,18 @@ def read_position(text: str) -> tuple[int, int] | None:
     if not colon or not all(part.isascii() and part.isdigit() and len(part) < 20 for part in (ledger, entry)):
         return None
     return int(ledger), int(entry)
+
+
+def hashes_text(ranges: Iterable[HashRange]) -> str:
+    return ",".join(map(str, ranges))
+
+
+def read_hashes(text: str) -> tuple[HashRange, ...] | None:
+    """The ranges that `hashes_text` wrote as `text`; None for any other text."""
+    parts = text.split(",")
+    if not all(_HASHES.fullmatch(part) for part in parts):
+        return None
+    found = [(int(part[:4], 16), int(part[5:], 16)) for part in parts]
+    if any(start > end for start, end in found) or any(a[1] >= b[0] for a, b in pairwise(found)):
+        return None
+    return tuple(HashRange(start, end) for start, end in found)

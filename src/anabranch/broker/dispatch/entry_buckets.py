@@ -26,7 +26,6 @@ from anabranch.broker.dispatch.chunks import WAITING_MAX, BegunChunks
 from anabranch.broker.dispatch.concurrent import ConcurrentDispatcher
 from anabranch.broker.dispatch.consumer import AttachedConsumer
 from anabranch.broker.dispatch.every_bucket import Span, WaitingEntry
-from anabranch.broker.dispatch.stamps import stamp_of
 from anabranch.broker.errors import ConsumerBusyError
 from anabranch.broker.ports import EntryBatch
 from anabranch.model import buckets
@@ -34,6 +33,7 @@ from anabranch.model.buckets import Splits
 from anabranch.model.position import Position
 from anabranch.model.segments import HashRange
 from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.stamps import stamp_of
 from anabranch.wire.subscription_types import KEY_SHARED
 
 # The most unacknowledged entries of one consumer. An application that acknowledges every 100,000 messages must not come

@@ -25,6 +25,7 @@ from anabranch.broker.ports import EntryBatch
 from anabranch.model.position import Position
 from anabranch.storage.port import Buffer
 from anabranch.wire.encode import encode_message_header
+from anabranch.wire.extensions import WANTED_HASHES
 from anabranch.wire.subscription_types import EXCLUSIVE, FAILOVER
 
 # The most messages that compaction may have left in one batch; if there are more, the whole batch is sent.
@@ -54,12 +55,12 @@ class SingleActiveDispatcher(Dispatcher):
             )
         self._only = self._wanted = None
         meta = consumer.key_shared
+        hashes = consumer.metadata.get(WANTED_HASHES)
+        if self.kind == EXCLUSIVE and hashes is not None and not self._ctx.is_durable:
+            self._wanted = WantedHashes(hashes)
         if self.kind == EXCLUSIVE and meta is not None and meta.hashRanges:
-            if meta.entryBucketDispatch and not self._ctx.is_durable:
-                self._wanted = WantedHashes(consumer)
-            else:
-                self._only = KeyRanges()
-                self._only.add(consumer)
+            self._only = KeyRanges()
+            self._only.add(consumer)
         self.consumers.append(consumer)
         self._choose()
 
@@ -206,13 +207,15 @@ class SingleActiveDispatcher(Dispatcher):
         pieces: list[Buffer] = []
         sent = messages = size = 0
         number = 0
+        last = entries[-1][0]
         for number, count, data in entries:
             at = (ledger, number)
             if cursor.is_acked(at):
                 continue
             if only is not None and only.select(only.hash_of(metadata_of(data))) is not consumer:
                 continue
-            if self._wanted is not None and not self._wanted.touch(metadata_of(data)):
+            # The last one is sent anyway: the reader learns that nothing before it is left.
+            if self._wanted is not None and number != last and not self._wanted.touch(metadata_of(data)):
                 continue
             if not 0 < count <= BATCH_MESSAGES_MAX:
                 count = messages_of(data)

@@ -19,6 +19,7 @@ from anabranch.client.consuming.inbox import Inbox
 from anabranch.client.errors import BadArgument, CryptoFailed
 from anabranch.client.message import ReceivedEntry
 from anabranch.errors import AnabranchError
+from anabranch.model.wanted import Wanted
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import build_entry
 from anabranch.wire.sizes import UNPACKED_BYTES_MAX
@@ -45,6 +46,7 @@ class ArrowReader:
     """Reads one inbox. With `keeps`, the entries given out are remembered until they are `settled`, and their bytes
     with `holds`.
 
+    With `wanted`, only the messages of some entry buckets become rows, and a batch may be empty.
     With `versions` there is a column `columns.SCHEMA_VERSION`, -1 where an entry names none. An entry that unpacks to
     more than `unpacked_bytes_max` cannot be read.
     """
@@ -57,12 +59,14 @@ class ArrowReader:
         holds: bool = False,
         versions: bool = False,
         unpacked_bytes_max: int = UNPACKED_BYTES_MAX,
+        wanted: Wanted | None = None,
     ) -> None:
         self._inbox = inbox
         self._keeps = keeps
         self._holds = holds
         self._versions = versions
         self._unpacked_bytes_max = unpacked_bytes_max
+        self._wanted = wanted
         self._pool = columns.Pool(POOL_BYTES)
         self._given: dict[int, list[ReceivedEntry]] = {}
         self._count = 0
@@ -98,7 +102,12 @@ class ArrowReader:
                 sources.append(source)
                 given.append(entry)
         decoded = columns.decode(
-            self._pool, sources, verify=False, strict=False, unpacked_bytes_max=self._unpacked_bytes_max
+            self._pool,
+            sources,
+            verify=False,
+            strict=False,
+            unpacked_bytes_max=self._unpacked_bytes_max,
+            wanted=self._wanted,
         )
         for place, error in reversed(decoded.bad):
             self._errors.insert(0, error)

@@ -32,12 +32,16 @@ from anabranch.client.transport.pool import CLOSE_MAX_S, Connections, ask
 from anabranch.errors import AnabranchError
 from anabranch.model.cut import MessagePosition
 from anabranch.model.segments import HashRange, SegmentId
+from anabranch.model.wanted import Wanted
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.extensions import (
     OWED_FROM,
     TOPIC_ID,
+    WANTED_HASHES,
+    hashes_text,
     position_text,
 )
+from anabranch.wire.stamps import span_of
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +109,7 @@ class SegmentConsumer:
         tally: LostAckTally | None = None,
         failed: Callable[[Exception], None] | None = None,
         is_wanted: Callable[[ReceivedEntry], bool] = lambda _: True,
+        wanted: Wanted | None = None,
     ) -> None:
         reading = reading or ValueReading()
         self._failed = failed or inbox.fail
@@ -123,6 +128,8 @@ class SegmentConsumer:
         self.position = start if chunks_from is None else (*chunks_from, 0)
         # Messages before this one are joined only for the sake of later ones, and not given out.
         self._given_until = None if chunks_from is None else start
+        # What a reader is to have, where other readers have the rest of the segment.
+        self._wanted = wanted
         # The id of the topic that a reader is to read: another topic of the same name refuses it.
         self._topic_id = topic_id
         self._lost = lost
@@ -287,6 +294,9 @@ class SegmentConsumer:
             fields["start_message_id"] = reader_place.behind(self.position)
             owed = "earliest" if self.position is None else position_text(*self.position[:2])
             fields["metadata"] = [pb.KeyValue(key=OWED_FROM, value=owed)]
+            if self._wanted is not None:
+                text = hashes_text(self._wanted.ranges)
+                fields["metadata"].append(pb.KeyValue(key=WANTED_HASHES, value=text))
             if self._topic_id:
                 fields["metadata"].append(pb.KeyValue(key=TOPIC_ID, value=self._topic_id))
         if self._schema is not None:
@@ -429,7 +439,7 @@ class SegmentConsumer:
         sent = entry.waiting
         life.window.arrived(sent)
         whole: ReceivedEntry | None = entry
-        if not self._subscription.is_durable and not self._is_news(entry):
+        if not self._subscription.is_durable and not (self._is_news(entry) and self._may_have_wanted(entry)):
             # Brokers send the message before the first one too, and send batches whole.
             self.acks.add_until(Until(entry.ledger, entry.entry))
             whole = None
@@ -479,6 +489,10 @@ class SegmentConsumer:
                 entry.want(reader_place.bits_from(index, entry.count))
         self.position = (entry.ledger, entry.entry + 1, 0)
         return True
+
+    def _may_have_wanted(self, entry: ReceivedEntry) -> bool:
+        """Whether an entry may have messages that a reader is to have, as far as its stamp tells."""
+        return self._wanted is None or self._wanted.meets(span_of(entry.metadata))
 
     def _was_given(self, entry: ReceivedEntry) -> bool:
         """Whether the application had all of an entry before; messages that it had are removed from it."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from anabranch.errors import AnabranchError
 from anabranch.model.position import Position
+from anabranch.model.wanted import Wanted
 from anabranch.storage.core.read_plan import PlannedRun, TopicPlan, position_text, runs_of
 from anabranch.storage.on_disk.catalog import FooterIndex
 from anabranch.storage.on_disk.files import OsFiles
@@ -118,10 +119,13 @@ def record_batches(
     may_lose: bool = False,
     may_pass_end: bool = False,
     unpacked_bytes_max: int = UNPACKED_BYTES_MAX,
+    wanted: Wanted | None = None,
     root: str | None = None,
 ) -> Iterator[ReadPiece]:
     """The messages of [start, end). No batch exceeds the limits, except a batch of one entry.
 
+    With `wanted`, only the messages of some entry buckets come. Entries that have none of these are not unpacked, and
+    need no client; pieces may be empty.
     With `versions` there is one more column: the version of the schema that each message was written with.
 
     Without a start, reading starts at the first entry kept; without an end, it ends at the end confirmed when it
@@ -141,6 +145,7 @@ def record_batches(
             rows_max=rows_max,
             versions=versions,
             unpacked_bytes_max=unpacked_bytes_max,
+            wanted=wanted,
             root=root,
         )
 
@@ -236,19 +241,37 @@ def plan_batches(
     rows_max: int,
     versions: bool = False,
     unpacked_bytes_max: int = UNPACKED_BYTES_MAX,
+    wanted: Wanted | None = None,
     root: str | None = None,
 ) -> Iterator[ReadPiece]:
     unpacked_bytes_max = max(unpacked_bytes_max, plan.message_bytes_max)
     with _Files(plan, root) as files:
-        for located in _windows(plan, files, bytes_max):
+        for every in _windows(plan, files, bytes_max):
+            located = every if wanted is None else every.that_meet(wanted)
             stop = located.unaided
+            behind: Position | None = None
             for i, j in located.cut(stop, bytes_max, rows_max):
-                decoded = located.decode(pool, i, j, unpacked_bytes_max=unpacked_bytes_max)
+                decoded = located.decode(pool, i, j, unpacked_bytes_max=unpacked_bytes_max, wanted=wanted)
                 last = located.position(j - 1)
+                behind = (last[0], last[1] + 1)
                 batch = decoded.with_versions() if versions else decoded.batch
-                yield ReadPiece(batch, located.position(i), (last[0], last[1] + 1))
+                yield ReadPiece(batch, located.position(i), behind)
             if stop < len(located):
                 raise NeedsClientError(located.position(stop), located.why(stop))
+            if len(every) and (end := _behind_last(every)) != behind:
+                # The entries up to there were passed over: a reader that plans again begins behind them.
+                yield ReadPiece(_no_rows(versions), behind or every.position(0), end)
+
+
+def _behind_last(located: Located) -> Position:
+    ledger, entry = located.position(len(located) - 1)
+    return ledger, entry + 1
+
+
+def _no_rows(versions: bool) -> Any:
+    from anabranch.columns.decode import without_rows
+
+    return without_rows(versions=versions)
 
 
 def plan_facts(

@@ -19,6 +19,7 @@ from anabranch.client.errors import ConnectionLost, TopicDeleted, TopicMadeAgain
 from anabranch.client.reading.ledgers import ledgers_of
 from anabranch.client.transport.attachment import Backoff
 from anabranch.errors import AnabranchError
+from anabranch.model.buckets import Splits
 from anabranch.model.cut import Cut
 from anabranch.model.resuming import DataLost, Gap, check_topic, epoch_of, resume
 from anabranch.model.segments import SegmentId
@@ -26,6 +27,7 @@ from anabranch.spark.driver import lags
 from anabranch.spark.driver.topic import DriverTopic
 from anabranch.spark.driver.topics import Feeds
 from anabranch.spark.options.source import Options
+from anabranch.spark.plan.bucket_slices import cut_by_bucket, room, shares
 from anabranch.spark.plan.limit import Limit
 from anabranch.spark.plan.offsets import Offset, initial
 from anabranch.spark.plan.packing import TASKS_PER_CORE, SegmentSize, packed, tasks_for, weight
@@ -306,7 +308,7 @@ class Driver:
 
     # -- the tasks of a batch
 
-    async def tasks(self, start: Offset, end: Offset) -> list[Tasks]:
+    async def tasks(self, start: Offset, end: Offset, *, is_batch: bool = False) -> list[Tasks]:
         """The tasks that read between two offsets. The first offset may be a wish that the second resolved."""
         if not start.is_resolved or not end.is_resolved:
             return []
@@ -314,16 +316,17 @@ class Driver:
             *(self._tasks(name, start.cuts.get(name, Cut()), cut) for name, cut in end.cuts.items())
         )
         feeds = {
-            task.segment_topic: name for name, tasks in zip(end.cuts, found, strict=True) for task in tasks
+            task.segment_topic: name for name, tasks in zip(end.cuts, found, strict=True) for task, _ in tasks
         }
-        slices = [task for tasks in found for task in tasks]
-        pieces = await self._cut_up(slices)
+        slices = [one for tasks in found for one in tasks]
+        pieces = await self._cut_up(slices, feeds, is_batch)
         if self.options.max_partitions is None and len(pieces) > len(slices):
             # The number that was asked for.
             return [(task,) for task in pieces]
         return await self._packed(pieces, feeds)
 
-    async def _tasks(self, name: str, start: Cut, end: Cut) -> list[Task]:
+    async def _tasks(self, name: str, start: Cut, end: Cut) -> list[tuple[Task, Splits]]:
+        """The tasks of one topic, each with the splits of its segment."""
         if start == end:
             return []
         try:
@@ -341,7 +344,7 @@ class Driver:
             return []
         self._check(feed, lost(layout, start, end))
         admin_url = await self._direct_url()
-        return [
+        tasks = [
             Task(
                 self.options.service_url,
                 feed.topic,
@@ -362,19 +365,44 @@ class Driver:
             for one in plan(layout, start, end)
             if self.options.ranges.may_be_in(layout.segments[one.segment])
         ]
+        return [(task, layout.segments[task.slice.segment].bucket_splits) for task in tasks]
 
     async def _direct_url(self) -> str:
         """The address for requests about the log's files; "" if files are not to be read."""
         return "" if self.options.read_mode == "broker" else await self.feeds.admin_url()
 
-    async def _cut_up(self, tasks: list[Task]) -> list[Task]:
-        """Cuts tasks so that there are at least as many as the options ask for."""
-        if not tasks or len(tasks) >= self.options.min_partitions:
+    async def _cut_up(
+        self, planned: list[tuple[Task, Splits]], feeds: Mapping[str, str], is_batch: bool
+    ) -> list[Task]:
+        """Cuts tasks so that there are at least as many as the options ask for, if that is possible."""
+        options, tasks = self.options, [task for task, _ in planned]
+        if not tasks or len(tasks) >= options.min_partitions:
             return tasks
+        if options.ordering == "none":
+            return await self._cut_by_position(tasks, options.min_partitions)
+        # A key's rows stay in one task, in order. Where a segment has one bucket, only a batch cuts further: it
+        # promises no order among tasks.
+        rooms = [room(task.slice, splits) for task, splits in planned]
+        if max(rooms) == 1:
+            return await self._cut_by_position(tasks, options.min_partitions) if is_batch else tasks
+        limits = [options.min_partitions if is_batch and most == 1 else most for most in rooms]
+        counts = shares(await self._weights(tasks, feeds), limits, options.min_partitions)
+        pieces: list[Task] = []
+        rest: list[Task] = []
+        of_rest = 0
+        for (task, splits), most, count in zip(planned, rooms, counts, strict=True):
+            if is_batch and most == 1:
+                rest.append(task)
+                of_rest += count
+            else:
+                pieces += [replace(task, slice=one) for one in cut_by_bucket(task.slice, splits, count)]
+        return pieces + (await self._cut_by_position(rest, of_rest) if rest else [])
+
+    async def _cut_by_position(self, tasks: list[Task], pieces_min: int) -> list[Task]:
         admin_url = await self.feeds.admin_url()
         ledgers = await asyncio.gather(*(self._ledgers(task, admin_url) for task in tasks))
         slices = [(task.slice, known) for task, known in zip(tasks, ledgers, strict=True)]
-        pieces = cut_up(slices, self.options.min_partitions)
+        pieces = cut_up(slices, pieces_min)
         return [replace(task, slice=one) for task, parts in zip(tasks, pieces, strict=True) for one in parts]
 
     async def _packed(self, tasks: list[Task], feeds: Mapping[str, str]) -> list[Tasks]:
@@ -465,4 +493,4 @@ class Driver:
         end = initial(choice, "latest" if self.options.end is None else self.options.end)
         self._check_all_are_there()
         cuts, ends = await asyncio.gather(self._resolved(start), self._resolved(end))
-        return await self.tasks(Offset(cuts), Offset(ends))
+        return await self.tasks(Offset(cuts), Offset(ends), is_batch=True)

@@ -62,7 +62,7 @@ class FileMeter:
 
     async def steps(self, run: SegmentRun, limit: Limit) -> Steps:
         """Steps to the run's bound, or as many as the limit has room for. Raises DataLost if data to count is gone."""
-        self._start = run.place.at[0]
+        self._start = run.place.first
         self.counted.forget_before(self._start)
         if not self.counted.is_enough(limit) and self._until < run.bound:
             # A thread whose caller was cancelled continues: its results are not used.

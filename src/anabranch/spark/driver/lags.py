@@ -70,5 +70,5 @@ def _of(name: str, view: TopicView, cut: Cut) -> list[Lag]:
     for number, end in view.known.ends.items():
         place = places.get(number)
         if place is None or not place.is_over:
-            found.append(Lag(name, number, end, BEGINNING if place is None else place.at[0]))
+            found.append(Lag(name, number, end, BEGINNING if place is None else place.first))
     return found

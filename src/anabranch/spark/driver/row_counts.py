@@ -114,7 +114,7 @@ class Meters:
         return {run.segment.id: steps for run, steps in zip(wanted, found, strict=True)}
 
     async def _measured(self, run: SegmentRun, limit: Limit) -> Steps:
-        meter, start = self._meters.get(run.segment.id), run.place.at[0]
+        meter, start = self._meters.get(run.segment.id), run.place.first
         may_return = isinstance(meter, _Meter) and self._may_look(run.segment.id, start)
         if may_return:
             log.info("rows of segment %d are counted from files again", run.segment.id)
@@ -131,7 +131,7 @@ class Meters:
         try:
             return await meter.steps(run, limit)
         except CANNOT as error:
-            number, start = run.segment.id, run.place.at[0]
+            number, start = run.segment.id, run.place.first
             log.info("rows of segment %d are counted by a client: %s", number, error)
             self._detours[number] = Detour.of(error, self._detours.get(number), self._clock())
             if isinstance(meter, FileMeter) and isinstance(error, NeedsClientError):
@@ -142,7 +142,7 @@ class Meters:
 
     def _go_on_from(self, run: SegmentRun, at: position.Position, before: Counted) -> _Meter:
         """A client that counts from there on; from the run's start if nothing before is counted."""
-        start = run.place.at[0]
+        start = run.place.first
         begin = max(start, (*at, 0)) if len(before) else start
         meter = self._meters[run.segment.id] = self._opened(run, begin, before)
         return meter
@@ -189,7 +189,7 @@ class Meters:
             lost=lost,
         )
         segment.open()
-        return _Meter(segment, inbox, run.place.at[0] if before else start, start, before)
+        return _Meter(segment, inbox, run.place.first if before else start, start, before)
 
     async def close(self) -> None:
         await asyncio.gather(*(meter.close() for meter in self._meters.values()))
@@ -218,7 +218,7 @@ class _Meter:
 
     async def steps(self, run: SegmentRun, limit: Limit) -> Steps:
         """Waits until the limit is reached, or the bound, or the segment is gone."""
-        self._start = run.place.at[0]
+        self._start = run.place.first
         self._counted.forget_before(self._start)
         while True:
             self._take()

@@ -197,7 +197,7 @@ class DriverTopic:
         layout, known = self._seen
         return any(
             (place is None or not place.is_over)
-            and known.ends.get(number, BEGINNING) > (BEGINNING if place is None else place.at[0])
+            and known.ends.get(number, BEGINNING) > (BEGINNING if place is None else place.first)
             for number, place in resume(layout, cut).places.items()
         )
 
@@ -221,14 +221,14 @@ class DriverTopic:
         looked_at = [
             place
             for number, place in resume(layout, start).places.items()
-            if place is not None and not place.is_over and known.ends.get(number, place.at[0]) < place.at[0]
+            if place is not None and not place.is_over and known.ends.get(number, place.first) < place.first
         ]
         async with self._in_time("whether messages are gone"):
             found = await asyncio.gather(
-                *(self._ends.has_lost(self.topic_of(p.segment), p.at[0]) for p in looked_at)
+                *(self._ends.has_lost(self.topic_of(p.segment), p.first) for p in looked_at)
             )
         return tuple(
-            Gap(p.segment, p.range, p.at[0]) for p, is_lost in zip(looked_at, found, strict=True) if is_lost
+            Gap(p.segment, p.range, p.first) for p, is_lost in zip(looked_at, found, strict=True) if is_lost
         )
 
     async def measured(
@@ -266,7 +266,7 @@ class DriverTopic:
         self._released = {n: p for n, p in {**self._released, **news}.items() if n in layout.segments}
 
     def _is_news(self, place: Place) -> bool:
-        return self._released.get(place.segment) != place and (place.is_over or place.at[0] > BEGINNING)
+        return self._released.get(place.segment) != place and (place.is_over or place.first > BEGINNING)
 
     async def _settle(self, number: SegmentId, place: Place | None, *, from_earliest: bool) -> None:
         async def settle_once() -> None:
@@ -321,7 +321,7 @@ def _last_read(place: Place, end: tuple[int, int]) -> tuple[int, int]:
     """The last entry that was read as a whole; entry -1 if that is in an earlier ledger, or there is none."""
     if place.is_over:
         return end
-    ledger, entry, _ = place.at[0]
+    ledger, entry, _ = place.first
     # Chunks of incomplete messages are read again.
     ledger, entry = min((ledger, entry), place.chunks_from or (ledger, entry))
     return ledger, entry - 1

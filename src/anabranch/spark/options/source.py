@@ -192,7 +192,7 @@ def parse(given: Mapping[str, str], kind: Kind | None = None) -> Options:
     )
     _check_together(options, found)
     if kind is not None:
-        _check_kind(options, found, kind)
+        _check_kind(found, kind)
     return options
 
 
@@ -288,15 +288,10 @@ def _check_places(name: str, places: Places | None, choice: Choice) -> None:
                 raise BadOption(f"option {name} names {topic}, and the query reads {choice}")
 
 
-def _check_kind(options: Options, found: Mapping[str, Any], kind: Kind) -> None:
+def _check_kind(found: Mapping[str, Any], kind: Kind) -> None:
     for name in found:
         only = _OPTIONS[name].only
         if only is not None and only != kind:
             raise BadOption(
                 f"option {name} is for {'spark.read' if only == 'batch' else 'spark.readStream'} only"
             )
-    if kind == "stream" and options.min_partitions > 1 and options.ordering == "key":
-        raise BadOption(
-            "option minPartitions: a segment is one task where rows come in the order of their keys: give "
-            "ordering=none with it, or leave it out"
-        )

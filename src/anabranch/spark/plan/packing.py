@@ -2,7 +2,7 @@
 
 Spark spends some 40 ms of CPU on each task of a Python source, whatever it reads. A batch that takes a few rows from
 each of many segments would spend its time on that alone. So small slices share a task, while large ones have their own.
-In key order, all that a batch reads of a segment is one slice, so it is in one task.
+In key order, all that a batch reads of a segment's entry bucket is one slice, so it is in one task.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from anabranch.model.cut import BEGINNING
+from anabranch.model.segments import WHOLE
 from anabranch.spark.plan.plan import SegmentSlice
 
 # The amount of data that is worth a task.
@@ -39,9 +40,10 @@ def weight(one: SegmentSlice, kept: SegmentSize | None) -> int:
     is_counted = end is not None and (one.start is None or start[0] == end[0])
     entries = end[1] + bool(end[2]) - start[1] if end is not None and is_counted else None
     if kept is None or not kept.entries:
-        return SLICE_BYTES + (entries or 0) * ENTRY_BYTES
-    size = kept.bytes if entries is None else min(kept.bytes, entries * kept.bytes // kept.entries)
-    return SLICE_BYTES + size
+        size = (entries or 0) * ENTRY_BYTES
+    else:
+        size = kept.bytes if entries is None else min(kept.bytes, entries * kept.bytes // kept.entries)
+    return SLICE_BYTES + (size if one.hashes is None else size * len(one.hashes) // len(WHOLE))
 
 
 def tasks_for(weights: Sequence[int], cores: int) -> int:

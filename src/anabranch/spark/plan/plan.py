@@ -9,6 +9,10 @@ With `ordering="key"` a child is begun in a later batch than the last messages o
 all that a batch takes of a segment. A key's messages lie in segments that follow each other, with rising ids, so the
 order by batch, segment and position is the order of publishing. With "none" children do not wait.
 
+The checkpoint of a group may have a position for each entry bucket of a segment. Then a batch has a slice for each run
+of buckets that stand at the same position, and steps are counted from the first of these: a limit counts what others
+have read, too, until the batches have passed the last of them.
+
 All topics of a query share a limit: `anabranch.spark.plan.limit`.
 """
 
@@ -16,12 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Literal
 
-from anabranch.model.cut import BEGINNING, BadCheckpoint, Cut, MessagePosition, Place
+from anabranch.model import buckets
+from anabranch.model.cut import BEGINNING, Cut, MessagePosition, Place, is_at_end
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.resuming import Gap, Resumption, resume
-from anabranch.model.segments import Segment, SegmentId
+from anabranch.model.segments import HashRange, Segment, SegmentId
 from anabranch.spark.plan.limit import UNLIMITED, Limit, SegmentStretch, Steps, spent
 
 Ordering = Literal["key", "none"]
@@ -37,6 +43,7 @@ class SegmentSlice:
         MessagePosition | None
     )  # The first position not in it. None: the end of the segment, which is sealed.
     chunks_from: tuple[int, int] | None = None
+    hashes: HashRange | None = None  # Only messages of these bucket hashes; None for all.
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +72,12 @@ class SegmentRun:
 
     @property
     def is_empty(self) -> bool:
-        return self.bound <= self.place.at[0]
+        return self.bound <= self.place.first
 
     def to(self, at: MessagePosition) -> Place:
         if self.closes and at >= self.bound:
             return self.place.over(self.segment.sealed_epoch)
-        return self.place.moved(at)
+        return self.place.upto(at)
 
 
 def runs(
@@ -106,10 +113,6 @@ def _run(segment: Segment, place: Place, known: Known, goal: Resumption | None) 
     end = known.ends.get(segment.id)
     if end is None:
         return None
-    if len(place.at) > 1:
-        raise BadCheckpoint(
-            f"segment {segment.id} has positions for entry buckets, which this release does not read"
-        )
     closes = segment.is_sealed and segment.id not in known.hiding
     if goal is None:
         return SegmentRun(segment, place, end, closes)
@@ -119,7 +122,7 @@ def _run(segment: Segment, place: Place, known: Known, goal: Resumption | None) 
     if aim.is_over:
         return SegmentRun(segment, place, end, closes)
     # "Latest" may be the first position of a ledger that is still empty.
-    return SegmentRun(segment, place, min(end, aim.at[0]), False)
+    return SegmentRun(segment, place, min(end, aim.first), False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +164,7 @@ def _by_topic(segments: Iterable[tuple[str, SegmentId]]) -> Segments:
 
 def _stretch(run: SegmentRun, known: Known, ordering: Ordering) -> SegmentStretch:
     steps = known.steps.get(run.segment.id, Steps())
-    return SegmentStretch(run.place.at[0], run.bound, steps, has_waiting=run.closes and ordering == "key")
+    return SegmentStretch(run.place.first, run.bound, steps, has_waiting=run.closes and ordering == "key")
 
 
 def reach_all(
@@ -230,7 +233,8 @@ def moved(cut: Cut, places: Iterable[Place], topic_id: str) -> Cut:
 
 
 def plan(layout: SegmentLayout, start: Cut, end: Cut) -> list[SegmentSlice]:
-    """The slices between two cuts, one for each segment that has any, in the order of their ids.
+    """The slices between two cuts, in the order of their segments' ids: one for each segment that has any, or several
+    where a cut has positions for its entry buckets.
 
     Raises BadCheckpoint if the layout is older than a cut: wait for a newer one.
     """
@@ -240,11 +244,33 @@ def plan(layout: SegmentLayout, start: Cut, end: Cut) -> list[SegmentSlice]:
         one, other = before[number], after[number]
         if other is None or (one is not None and one.is_over):
             continue
-        begin = None if one is None else one.at[0]
-        until = None if other.is_over else other.at[0]
-        if until is None or (begin or BEGINNING) < until:
-            slices.append(SegmentSlice(number, begin, until, None if one is None else one.chunks_from))
+        chunks_from = None if one is None else one.chunks_from
+        for hashes, begin, until in _stretches(layout.segments[number], one, other):
+            if until is None or (begin or BEGINNING) < until:
+                # A message that is not complete there may be of another bucket.
+                chunks = chunks_from if begin is None or (chunks_from or begin) < begin else None
+                slices.append(SegmentSlice(number, begin, until, chunks, hashes))
     return slices
+
+
+def _stretches(
+    segment: Segment, one: Place | None, other: Place
+) -> list[tuple[HashRange | None, MessagePosition | None, MessagePosition | None]]:
+    """From where to where a segment is read: for all of its messages, or for each run of buckets that have the same
+    positions."""
+    count = max(1 if one is None else len(one.at), len(other.at), 1)
+    begins = [None] * count if one is None else list(one.each(count))
+    ends = [None] * count if other.is_over else list(other.each(count))
+    if count == 1:
+        return [(None, begins[0], ends[0])]
+    found: list[tuple[HashRange | None, MessagePosition | None, MessagePosition | None]] = []
+    ranges = buckets.ranges(segment.bucket_splits)
+    for (begin, end), run in groupby(range(count), key=lambda n: (begins[n], ends[n])):
+        if begin is None or not is_at_end(begin):
+            numbers = list(run)
+            hashes = HashRange(ranges[numbers[0]].start, ranges[numbers[-1]].end)
+            found.append((hashes, begin, None if end is None or is_at_end(end) else end))
+    return found
 
 
 def lost(layout: SegmentLayout, start: Cut, end: Cut) -> tuple[Gap, ...]:
@@ -253,7 +279,7 @@ def lost(layout: SegmentLayout, start: Cut, end: Cut) -> tuple[Gap, ...]:
     gaps = [gap for gap in resume(layout, start).gaps if gap not in later]
     for place in end.places:
         # To be read from its earliest message on, and now it does not exist any more.
-        is_begun = place.is_over or place.at[0] > BEGINNING
+        is_begun = place.is_over or max(place.at) > BEGINNING
         if place.segment not in layout.segments and is_begun and _is_untouched(start, place):
             may_have_had = layout.gone is None or any(
                 gone.segment >= place.segment and gone.range.overlaps(place.range) for gone in layout.gone

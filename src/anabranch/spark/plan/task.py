@@ -10,6 +10,7 @@ from anabranch.client.security import NOBODY, Security
 from anabranch.model.cut import BEGINNING, MessagePosition
 from anabranch.model.resuming import Gap
 from anabranch.model.segments import HashRange
+from anabranch.model.wanted import Wanted
 from anabranch.spark.plan.plan import SegmentSlice
 from anabranch.spark.plan.ranges import ANY, Ranges
 from anabranch.wire.sizes import UNPACKED_BYTES_MAX
@@ -45,6 +46,12 @@ class Task:
     topic_id: str = ""
     # The most bytes that a message, or a batch of messages, may unpack to.
     message_bytes_max: int = UNPACKED_BYTES_MAX
+
+    @property
+    def wanted(self) -> Wanted | None:
+        """Which messages of the slice's entries are its own; None for all."""
+        hashes = self.slice.hashes
+        return None if hashes is None else Wanted.all_of(hashes)
 
     def loss(self, position: MessagePosition | None) -> DataLost:
         """The error that messages from there on are gone."""

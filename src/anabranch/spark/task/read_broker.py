@@ -122,6 +122,7 @@ class BrokerReader:
             keeps=False,
             versions=self._task.versions,
             unpacked_bytes_max=self._task.message_bytes_max,
+            wanted=self._task.wanted,
         )
         self._segment = _SliceConsumer(
             self._connections,
@@ -136,6 +137,7 @@ class BrokerReader:
             may_be_gone=lambda _: True,
             lost=lambda reader, _: self._task.loss(reader.position),
             reading=self._reading,
+            wanted=self._task.wanted,
         )
         self._segment.whole_from = self._slice.start
         self._segment.open()
@@ -146,8 +148,11 @@ class BrokerReader:
         """A record batch with at least one row; None at the end."""
         from anabranch.spark.columns.rows import between
 
-        silent_since = time.monotonic()
+        silent_since, reached = time.monotonic(), None
         while (segment := self._segment) is not None:
+            if segment.position != reached:
+                # Entries that are of other slices count, too.
+                silent_since, reached = time.monotonic(), segment.position
             # Checked first: everything that has arrived by then is seen below. Without a subscription, the data to read
             # may be gone.
             has_all = segment.is_attached and (segment.position or BEGINNING) >= self._end

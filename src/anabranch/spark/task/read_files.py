@@ -67,6 +67,7 @@ class DirectReader:
                 rows_max=ROWS_MAX,
                 versions=self._task.versions,
                 unpacked_bytes_max=self._task.message_bytes_max,
+                wanted=self._task.wanted,
                 may_lose=True,  # `_plan` checks it.
                 may_pass_end=True,  # A position that is still empty: everything before it exists.
             ):

@@ -8,21 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.broker.dispatch.consumer import AttachedConsumer
-from anabranch.broker.dispatch.stamps import WantedHashes, stamp_of
+from anabranch.broker.dispatch.stamps import WantedHashes
 from anabranch.broker.errors import ConsumerAssignError
+from anabranch.model.segments import HashRange
 from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.extensions import WANTED_HASHES, hashes_text
+from anabranch.wire.stamps import stamp_of
 from anabranch.wire.subscription_types import EXCLUSIVE, KEY_SHARED, SHARED
-from unit.broker.rig import RecordingLink, Rig
+from unit.broker.rig import Rig
 
 HASHES = st.integers(0, 0xFFFF)
 
 
-def wanting(*ranges: tuple[int, int]) -> pb.KeySharedMeta:
-    meta = pb.KeySharedMeta(keySharedMode=pb.STICKY, entryBucketDispatch=True)
-    for start, end in ranges:
-        meta.hashRanges.add(start=start, end=end)
-    return meta
+def wanting(*ranges: tuple[int, int]) -> dict[str, str]:
+    return {WANTED_HASHES: hashes_text(HashRange(*one) for one in ranges)}
 
 
 @pytest.mark.parametrize(
@@ -49,7 +48,7 @@ def test_an_entry_is_wanted_if_its_stamp_meets_a_range(edges: list[int], one: in
     edges = sorted(edges[: len(edges) // 2 * 2])
     ranges = list(zip(edges[::2], edges[1::2], strict=True))
     low, high = min(one, other), max(one, other)
-    wanted = WantedHashes(AttachedConsumer(1, "r", RecordingLink(), key_shared=wanting(*ranges)))
+    wanted = WantedHashes(hashes_text(HashRange(*one) for one in ranges))
     meets = any(start <= high and low <= end for start, end in ranges)
     assert wanted.touch(pb.MessageMetadata(entry_hash_min=low, entry_hash_max=high)) is meets
 
@@ -58,18 +57,43 @@ def test_a_reader_of_some_buckets_gets_their_entries_whole_and_all_that_may_be_t
     make_rig: Callable[..., Rig],
 ) -> None:
     rig = make_rig(is_durable=False)
-    _, link = rig.consumer(EXCLUSIVE, key_shared=wanting((0, 99), (200, 299)))
+    reader, link = rig.consumer(EXCLUSIVE, metadata=wanting((0, 99), (200, 299)), permits=0)
     stamps = [(0, 5), (100, 199), (150, 220), (300, 400), (50, 600), (None, None), (9, 8), (250, 250)]
     places = [rig.publish(1, hashes=stamp)[0] for stamp in stamps]
+    rig.subscription.flow(reader, 1000)
     rig.loop.settle()
     assert link.places == [places[n] for n in (0, 2, 4, 5, 6, 7)]
 
 
-def test_a_reader_of_malformed_ranges_is_refused(make_rig: Callable[..., Rig]) -> None:
+def test_of_several_entries_that_are_passed_over_the_last_one_is_sent(make_rig: Callable[..., Rig]) -> None:
+    """So that the reader knows how far it has come."""
     rig = make_rig(is_durable=False)
-    with pytest.raises(ConsumerAssignError):
-        rig.consumer(EXCLUSIVE, key_shared=wanting((5, 3)))
+    reader, link = rig.consumer(EXCLUSIVE, metadata=wanting((0, 99)), permits=0)
+    places = [rig.publish(1, hashes=(200, 300))[0] for _ in range(5)]
+    rig.subscription.flow(reader, 1000)
+    rig.loop.settle()
+    assert link.places == [places[-1]]
+    (more,) = rig.publish(1, hashes=(500, 600))
+    rig.loop.settle()
+    assert link.places == [places[-1], more]
+
+
+@pytest.mark.parametrize("text", ["", "0000", "0005-0003", "0000-00ff,00ff-0fff", "0000-ffff,", "all"])
+def test_a_reader_of_malformed_ranges_is_refused(make_rig: Callable[..., Rig], text: str) -> None:
+    rig = make_rig(is_durable=False)
+    with pytest.raises(ConsumerAssignError, match=f"{WANTED_HASHES}="):
+        rig.consumer(EXCLUSIVE, metadata={WANTED_HASHES: text})
     rig.consumer(EXCLUSIVE)
+
+
+def test_a_durable_consumer_is_sent_everything(make_rig: Callable[..., Rig]) -> None:
+    """What it is not sent would stay unacknowledged for good."""
+    rig = make_rig()
+    _, link = rig.consumer(EXCLUSIVE, metadata=wanting((0, 99)))
+    rig.publish(1, hashes=(200, 300))
+    rig.publish(1, hashes=(200, 300))
+    rig.loop.settle()
+    assert len(link.places) == 2
 
 
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])

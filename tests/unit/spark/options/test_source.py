@@ -239,7 +239,6 @@ def test_a_missing_address_is_named() -> None:
         ({"end": "latest"}, "stream", r"end is for spark\.read only"),
         ({"maxrowspertrigger": "1"}, "batch", r"maxRowsPerTrigger is for spark\.readStream only"),
         ({"maxTimeSkew": "1s"}, "batch", r"maxTimeSkew is for spark\.readStream only"),
-        ({"minPartitions": "2"}, "stream", r"minPartitions: .*give ordering=none"),
     ],
 )
 def test_options_of_the_other_kind_of_query_are_refused(given: dict[str, str], kind: Kind, said: str) -> None:
@@ -265,6 +264,7 @@ def test_a_token_is_not_shown() -> None:
 def test_several_tasks_for_a_segment_are_allowed_without_order() -> None:
     assert parse({**NEEDED, "minPartitions": "2", "ordering": "none"}, "stream").min_partitions == 2
     assert parse({**NEEDED, "minPartitions": "2"}, "batch").min_partitions == 2
+    assert parse({**NEEDED, "minPartitions": "2"}, "stream").min_partitions == 2
 
 
 def test_there_may_not_be_more_tasks_at_least_than_at_most() -> None:
