@@ -142,6 +142,16 @@ async def test_groups_of_namespaces_are_for_admins_of_their_tenant_and_domains_f
     await acme.rest("root", "GET", domains, 200)
 
 
+async def test_rights_count_as_last_read_while_the_store_is_in_doubt(acme: Guarded) -> None:
+    async with acme.as_role("boss") as wire:
+        assert (await produce(wire)).type == C.PRODUCER_SUCCESS
+    acme.metadata.disconnect()
+    for role, may in (("boss", True), ("writer", True), ("reader", False)):
+        async with acme.as_role(role) as wire:
+            assert refused(await produce(wire, producer_name=f"{role} again")) is not may
+    await acme.metadata.reconnect()
+
+
 async def test_a_grant_that_is_taken_back_ends_what_uses_it(acme: Guarded) -> None:
     async with acme.as_role("writer") as writer, acme.as_role("reader") as reader:
         assert (await produce(writer)).type == C.PRODUCER_SUCCESS
