@@ -23,6 +23,7 @@ CASES: dict[str, tuple[str, Callable[[bool], list[Finding]]]] = {
     "cpu": ("CPU of a message", cpu.measure),
     "latency": ("Publish latency at 1,000 messages a second", latency.measure),
     "handover": ("Hand-over of a bundle under load", handover.measure),
+    "transfer": ("Transfer of a bundle by the load balancer, under load", handover.measure_transfers),
     "kill": ("`kill -9` of a broker", outage.measure),
     "rolling": ("Rolling restart", rolling.measure),
     "endurance": ("Thousands of hand-overs", endurance.measure),

@@ -1,4 +1,5 @@
-"""Hand-over of a bundle under load, to and fro between two brokers.
+"""Hand-over of a bundle under load, to and fro between two brokers: by the hash over brokers, and by the transfers of
+the load balancer.
 
 Each topic has a producer and a consumer. Its figure is the longest time that one of its messages waited for its receipt
 during the move, where a message is always under way: a producer that has none when its topic is closed sends one then.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 from bench.cluster.findings import Finding, percentile
@@ -16,6 +17,7 @@ from bench.cluster.running import HALF, Cluster, running
 from bench.cluster.swarm import Swarm
 
 TOPICS = (1, 100, 1_000)
+LOOKUPS_MAX = 1.0
 P50_MS_MAX, P99_MS_MAX, WORST_MS_MAX = 15.0, 100.0, 500.0
 # So many messages a second over all topics, as far as one waits for the one before.
 RATE = 1_000
@@ -26,7 +28,7 @@ async def _moves(cluster: Cluster, namespace: str, topics: int, rounds: int) -> 
     """Milliseconds: the longest wait of each topic in each round; the same without a move; of each whole move; and of
     CPU for each topic."""
     names = cluster.topics_in_half(namespace, topics)
-    found: dict[str, list[float]] = {"moved": [], "unmoved": [], "whole": [], "cpu": []}
+    found: dict[str, list[float]] = {"moved": [], "unmoved": [], "whole": [], "cpu": [], "lookups": []}
     first, second = cluster.addresses()[:2]
     async with Swarm(cluster.port) as swarm:
         await swarm.open(names, pace_s=max(0.002, topics / RATE))
@@ -38,11 +40,13 @@ async def _moves(cluster: Cluster, namespace: str, topics: int, rounds: int) -> 
             found["unmoved"] += await _longest(swarm, asyncio.sleep(min(5.0, max(0.5, publishers[0].pace_s))))
             target = (first, second)[number % 2]
             whole: dict[str, list[float]] = {"whole": [], "cpu": []}
+            lookups = swarm.lookups
             waits = await _longest(swarm, _move(cluster, namespace, target, swarm, whole))
             if number:  # The bundle may have been there already, and the first move opens the link.
                 found["moved"] += waits
                 found["whole"] += whole["whole"]
                 found["cpu"] += whole["cpu"]
+                found["lookups"].append((swarm.lookups - lookups) / (2 * topics))
         await swarm.quiet()
         if swarm.errors:
             raise RuntimeError(swarm.errors[0])
@@ -76,8 +80,16 @@ async def _move(
 
 
 def measure(is_quick: bool, sizes: Sequence[int] = TOPICS) -> list[Finding]:
+    return _measured(is_quick, sizes, {})
+
+
+def measure_transfers(is_quick: bool, sizes: Sequence[int] = TOPICS) -> list[Finding]:
+    return _measured(is_quick, sizes, {"loadManagerClassName": "balanced"})
+
+
+def _measured(is_quick: bool, sizes: Sequence[int], settings: Mapping[str, object]) -> list[Finding]:
     findings = []
-    with running(2) as cluster:
+    with running(2, settings) as cluster:
         for topics in sizes:
             rounds = 4 if is_quick else {1: 100, 100: 20, 1_000: 10}[topics]
             namespace = f"moved-{topics}"
@@ -94,6 +106,12 @@ def measure(is_quick: bool, sizes: Sequence[int] = TOPICS) -> list[Finding]:
                 Finding(what + "p99", percentile(waits, 0.99), "ms", P99_MS_MAX, still),
                 Finding(
                     what + "worst", max(waits), "ms", WORST_MS_MAX, f"without a move {max(quiet):.1f} ms"
+                ),
+                Finding(
+                    f"{topics:,} topic{'s' if topics > 1 else ''}: lookups of a client in a move",
+                    max(found["lookups"]),
+                    most=LOOKUPS_MAX,
+                    note="the mean of all clients, of the worst move",
                 ),
             ]
     return findings

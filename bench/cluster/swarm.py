@@ -253,7 +253,7 @@ class Swarm:
         self.publishers: dict[int, Publisher] = {}
         self.consumers: dict[int, Receiver] = {}
         self.errors: list[str] = []
-        self.refusals = 0
+        self.refusals = self.lookups = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -317,6 +317,7 @@ class Swarm:
     async def _found(self, topic: str) -> int:
         port = self._port
         for _ in range(5):
+            self.lookups += 1
             body = await (await self.link(port)).ask(lambda request: wire.lookup(topic, request))
             found = {part: value for part, value, _ in wire.fields(body, 0, len(body))}
             urls = [body[a:b].decode() for part, a, b in wire.fields(body, 0, len(body)) if part == 1 and b]

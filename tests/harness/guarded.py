@@ -22,7 +22,7 @@ from anabranch.broker.rest import create_app
 from anabranch.broker.security.authentication import Authentication
 from anabranch.broker.security.stored_rights import StoredRights
 from anabranch.broker.security.tokens import Tokens
-from anabranch.metadata.memory import MemoryMetadata
+from anabranch.metadata.memory import MemoryMetadata, MemoryStore
 from anabranch.model.names import NamespaceName
 from anabranch.model.position import Incarnation
 from anabranch.storage.memory import MemoryLogStore
@@ -119,6 +119,7 @@ class Guarded:
     clock: Clock
     http: httpx.AsyncClient
     app: RestApp
+    metadata: MemoryStore
 
     def find_route(self, method: str, path: str) -> FoundRoute | None:
         """The route that answers; None if there is none, or none for this method."""
@@ -200,7 +201,7 @@ async def guarded(*, authentication: Authentication | None = None, **settings: A
     app = create_app(broker.admin_services(), broker.page)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as http:
-        made = Guarded(url, broker, clock, http, app)
+        made = Guarded(url, broker, clock, http, app, metadata)
         tenant = Tenant(admin_roles=("boss",), allowed_clusters=(resources.cluster,))
         await resources.create_tenant("acme", tenant)
         await resources.create_namespace(NamespaceName("acme", "news"))

@@ -19,6 +19,7 @@ from anabranch.broker.admin.cluster import (
     isolation,
     load_manager,
     probes,
+    spreading,
     tenants,
 )
 from anabranch.broker.admin.http.app import RestApp
@@ -59,6 +60,8 @@ from anabranch.broker.ui.sources import PageSources
 TABLES: Sequence[Routes] = (
     clusters.routes,
     isolation.routes,
+    spreading.domains,
+    spreading.groups,
     tenants.routes,
     # Settings before namespaces: both have routes of the form /{tenant}/{namespace}/{word}.
     namespace_settings.routes,

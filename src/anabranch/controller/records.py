@@ -16,6 +16,7 @@ from typing import Final
 from anabranch.controller.core.errors import TooBusy, TopicExists, TopicMissing
 from anabranch.controller.election import is_leader, resign
 from anabranch.metadata.errors import AlreadyExists, NotEmpty, VersionConflict
+from anabranch.metadata.last_reads import LastReads
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.names import NamespaceName, TopicName, decode_local
 from anabranch.model.scalable import (
@@ -58,6 +59,13 @@ def _note_decoded(value: bytes, record: ScalableTopic) -> None:
     _decoded.move_to_end(value)
     if len(_decoded) > DECODED_MAX:
         _decoded.popitem(last=False)
+
+
+async def last_record(reads: LastReads, topic: TopicName) -> ScalableTopic | None:
+    """The record of the topic, in any form of its name; as last read while the store is in doubt. None if there is
+    none."""
+    found = await reads.get(topic_path(topic))
+    return None if found is None or not found.value else _decode(found.value)
 
 
 class Records:

@@ -161,13 +161,13 @@ def broker_isolation(
     """What `…/namespaceIsolationPolicies/brokers/{broker}` answers. As in Pulsar, the last policy names itself. The
     broker is known by the other `names`, too."""
     known = (broker, *names)
-    found: dict[str, Any] = {"brokerName": broker, "isPrimary": False, "namespaceRegex": []}
+    found: dict[str, Any] = {"brokerName": broker, "primary": False, "namespaceRegex": []}
     for name in sorted(policies):
         policy = policies[name]
         is_primary = broker_matches(policy.primary, known, matches)
         if is_primary or broker_matches(policy.secondary, known, matches):
             found["policyName"] = name
-            found["isPrimary"] = is_primary
+            found["primary"] = is_primary
             found["namespaceRegex"] += policy.namespaces
     return found
 

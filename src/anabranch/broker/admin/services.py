@@ -14,7 +14,7 @@ from anabranch.broker.balance.placement import Placement
 from anabranch.broker.catalog.dynamic_config import DynamicConfig
 from anabranch.broker.catalog.hashed_owners import HashedOwners
 from anabranch.broker.catalog.isolation import IsolationStore
-from anabranch.broker.catalog.owners import Owners, SharedOwners
+from anabranch.broker.catalog.owners import BrokerAddress, Owners, SharedOwners
 from anabranch.broker.catalog.registry import BrokerRegistry
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.catalog.schemas import Schemas
@@ -99,6 +99,8 @@ class AdminServices:
     has_scalable: Callable[[TopicName], Awaitable[bool]]
     part_of: Callable[[TopicName, TopicRecord], Awaitable[str]]
     check_lookup: Callable[[TopicName], Awaitable[None]]
+    # The broker that a lookup names.
+    find_owner: Callable[[TopicName], Awaitable[BrokerAddress]]
     check_new_subscription: Callable[[TopicName, str], Awaitable[None]]
     check_quotas: Callable[[], Awaitable[None]]
     delete_topic: DeleteByName

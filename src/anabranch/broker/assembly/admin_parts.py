@@ -82,6 +82,7 @@ def admin_services(
         has_scalable=topics.known.has_scalable,
         part_of=topics.known.part_of,
         check_lookup=topics.known.check_lookup,
+        find_owner=clients.owners.find,
         check_new_subscription=partial(scalable.subscription_limits.check_new, is_by_use=False),
         check_quotas=topics.rounds.check_quotas,
         delete_topic=topics.operations.delete,

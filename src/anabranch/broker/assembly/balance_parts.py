@@ -86,7 +86,11 @@ class BalanceParts:
         self.settings: Callable[[], BalanceSettings] = CurrentSettings(config)
         self.work: LoadWork | None = None
         self.placement = Placement(
-            registry, isolation, dict, self._loads, lambda: self.settings().has_failure_domains
+            registry,
+            isolation,
+            lambda: self.balancer.owners.bundles.groups,
+            self._loads,
+            lambda: self.settings().has_failure_domains,
         )
         self.balancer = Balancer(
             metadata,
@@ -109,6 +113,7 @@ class BalanceParts:
             bounds=self.placement,
             brokers_expected=brokers_expected,
         )
+        self.balancer.owners.bundles.on_groups(self.placement.changed)
 
     def _new_states(self, election: KnownLeader) -> StateLog:
         me = BrokerRun(self._registry.me.id, self._registry.me.run_id)

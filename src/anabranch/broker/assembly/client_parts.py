@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
+from functools import partial
 
 from anabranch.broker.assembly.ground import Ground
 from anabranch.broker.assembly.scalable_parts import ScalableParts
+from anabranch.broker.catalog.owners import OwnersForClients
 from anabranch.broker.catalog.producer_names import ProducerNames
 from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.connection.commands import Greeting, Requests
@@ -27,6 +29,9 @@ from anabranch.broker.scalable.sessions.consumer_sessions import ConsumerSession
 from anabranch.broker.security.authentication import Authentication
 from anabranch.broker.topics.creation import NewTopics
 from anabranch.broker.topics.known_topics import KnownTopics
+from anabranch.controller.records import last_record
+from anabranch.metadata.last_reads import LastReads
+from anabranch.metadata.port import SessionState
 from anabranch.model.names import NamespaceName, TopicName
 
 
@@ -60,7 +65,21 @@ class ClientParts:
             has_rights=config.authorization_enabled,
             proxy_roles=config.proxy_roles,
         )
-        naming = TopicNaming(scalable.topics, non_persistent, new_topics, ground.owners, known.check_lookup)
+        session = ground.metadata.session
+        self.owners = OwnersForClients(
+            ground.owners,
+            lambda: session.state is SessionState.IN_DOUBT,
+            lambda name: opened(name) is not None,
+        )
+        naming = TopicNaming(
+            scalable.topics,
+            non_persistent,
+            new_topics,
+            ground.owners,
+            self.owners.find,
+            known.check_lookup,
+            partial(last_record, LastReads(ground.metadata)),
+        )
         schemas = SchemaCommands(
             naming, rights, ground.schemas, policies, known.check_scalable, attachable, ground.now_ms
         )

@@ -77,7 +77,7 @@ class Assigning:
             pause_s = min(2 * pause_s, RETRY_MAX_S)
 
     async def _own(self, bundle: BundleName, reason: str) -> None:
-        choice = self._choose(bundle, given=self._given.values())
+        choice = self._choose(bundle, given=self._given)
         if choice.to is None:
             raise NotReadyError(choice.reason)
         self._given[bundle] = choice.to

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from types import MappingProxyType
+from typing import Final, Protocol
 
 from anabranch.balance.core.fold import Fold
 from anabranch.balance.core.states import BrokerRun
 from anabranch.broker.catalog.registry import BrokerRegistry
 from anabranch.model.bundles import BundleName
+
+NOTHING_GIVEN: Final[Mapping[BundleName, BrokerRun]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +26,15 @@ class OwnerChoice:
 
 class Choose(Protocol):
     def __call__(
-        self, bundle: BundleName, *, without: Collection[str] = (), given: Collection[BrokerRun] = ()
+        self,
+        bundle: BundleName,
+        *,
+        without: Collection[str] = (),
+        given: Mapping[BundleName, BrokerRun] = NOTHING_GIVEN,
     ) -> OwnerChoice:
         """A broker for the bundle, of those that live and are not about to end, except the brokers `without`.
 
-        `given` has the brokers of bundles that were chosen a moment ago and that the channel does not show yet, one for
-        each bundle."""
+        `given` has the brokers of bundles that were chosen a moment ago and that the channel does not show yet."""
         ...
 
 
@@ -41,6 +47,12 @@ def able_brokers(registry: BrokerRegistry, without: Collection[str] = ()) -> lis
     ]
 
 
+def owners_with(fold: Fold, given: Mapping[BundleName, BrokerRun]) -> dict[str, str]:
+    """The broker of each bundle, by their names, as soon as what was given has arrived."""
+    owners = {str(now.bundle): now.to.broker for now in fold.bundles.values() if now.to is not None}
+    return owners | {str(bundle): run.broker for bundle, run in given.items()}
+
+
 class LeastBundles:
     """Implements `Choose`: the broker that has the fewest bundles, of equals the one with the least id."""
 
@@ -49,12 +61,16 @@ class LeastBundles:
         self._fold = fold
 
     def __call__(
-        self, bundle: BundleName, *, without: Collection[str] = (), given: Collection[BrokerRun] = ()
+        self,
+        bundle: BundleName,
+        *,
+        without: Collection[str] = (),
+        given: Mapping[BundleName, BrokerRun] = NOTHING_GIVEN,
     ) -> OwnerChoice:
         able = able_brokers(self._registry, without)
         if not able:
             return OwnerChoice(None, "no broker may own it")
         has = Counter(now.to for now in self._fold().bundles.values() if now.to is not None)
-        has.update(given)
+        has.update(given.values())
         to = min(able, key=lambda run: (has[run], run.broker))
         return OwnerChoice(to, f"{to} has {has[to]} bundles, no other broker has fewer")

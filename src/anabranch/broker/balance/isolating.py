@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from anabranch.balance.core.isolation import IsolationPolicy, UnloadScope, unloaded_by
-from anabranch.balance.core.states import BundleState
+from anabranch.balance.core.states import BrokerRun, BundleState
 from anabranch.broker.balance.bundle_owners import BundleOwners
 from anabranch.broker.balance.choosing import Choose
 from anabranch.broker.balance.placement import Bounds
@@ -43,10 +43,11 @@ class Isolating:
         """Returns once the bundles have moved; those that could not be moved, with the reason in the log."""
         names = unloaded_by(new, old, map(str, self._owners.bundles.ranges), matches)
         reason = f"the isolation policy {name} was set"
+        given: dict[BundleName, BrokerRun] = {}
         works = [
             work
             for bundle in self._bundles(map(NamespaceName.parse, names))
-            if (work := self._move(bundle, reason, moves_all=new.unload_scope is UnloadScope.ALL))
+            if (work := self._move(bundle, reason, given, moves_all=new.unload_scope is UnloadScope.ALL))
         ]
         gate = asyncio.Semaphore(MOVES_AT_ONCE)
 
@@ -67,16 +68,17 @@ class Isolating:
         return [bundle for namespace in namespaces for bundle in ranges[namespace].bundles(namespace)]
 
     def _move(
-        self, bundle: BundleName, reason: str, *, moves_all: bool
+        self, bundle: BundleName, reason: str, given: dict[BundleName, BrokerRun], *, moves_all: bool
     ) -> tuple[BundleName, Callable[[], Awaitable[None]]] | None:
-        """What is done with the bundle; None if it has no owner or may stay."""
+        """What is done with the bundle; None if it has no owner or may stay. Adds to `given` where it goes."""
         now = self._owners.state(bundle)
         if now is None or now.state is not BundleState.ASSIGNED or now.to is None:
             return None
         why = self._bounds.why_not(bundle, now.to.broker)
         if why is None:
             return (bundle, lambda: self._requests.unload(bundle, reason)) if moves_all else None
-        to = self._choose(bundle, without=(now.to.broker,)).to
+        to = self._choose(bundle, without=(now.to.broker,), given=given).to
         if to is None:
             return bundle, lambda: self._requests.unload(bundle, f"{reason}: {why}")
+        given[bundle] = to
         return bundle, lambda: self._requests.transfer(bundle, to.broker, f"{reason}: {why}")

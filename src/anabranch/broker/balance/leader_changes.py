@@ -126,7 +126,7 @@ class LeaderChanges:
         return BrokerRun(broker, found.run_id)
 
     def _chosen(self, bundle: BundleName, without: Collection[str] = ()) -> BrokerRun:
-        choice = self._choose(bundle, without=without, given=self._given.values())
+        choice = self._choose(bundle, without=without, given=self._given)
         if choice.to is None:
             raise NotReadyError(f"{bundle}: no broker is found for it: {choice.reason}")
         return choice.to

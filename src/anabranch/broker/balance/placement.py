@@ -9,7 +9,7 @@ from typing import Protocol
 
 from anabranch.balance.core.isolation import domain_of_brokers
 from anabranch.balance.core.load import BrokerLoad
-from anabranch.balance.core.owner_rules import OwnerRules, owner_rules
+from anabranch.balance.core.owner_rules import OwnerRules, group_counts, owner_rules
 from anabranch.broker.balance.choosing import able_brokers
 from anabranch.broker.catalog.isolation import IsolationStore
 from anabranch.broker.catalog.registry import BrokerRegistry
@@ -89,6 +89,16 @@ class Placement:
             return None
         loads = {one: load.load for one, load in self._loads().items()}
         return rules.isolated(str(bundle.namespace), loads).get(broker)
+
+    def too_close(self, bundle: BundleName, broker: str, owners: Mapping[str, str]) -> str | None:
+        """Why the anti-affinity group of the bundle's namespace keeps the bundle from that broker; None if nothing
+        does. `owners` has the broker of each bundle."""
+        rules = self()
+        if str(bundle.namespace) not in rules.groups:
+            return None
+        loads = {one: load.load for one, load in self._loads().items()}
+        counts = group_counts(owners, rules)
+        return rules.refused(str(bundle), loads, counts, owners.get(str(bundle))).get(broker)
 
     async def refresh(self) -> None:
         await self._stored.refresh()

@@ -1,8 +1,10 @@
-"""The bundles of every namespace, followed in memory: the boundaries stand in the policies of namespaces."""
+"""The bundles and the anti-affinity group of every namespace, followed in memory: both stand in the policies of
+namespaces."""
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -30,6 +32,10 @@ class FollowedBundles:
         self._listener = listener
         self._records = FollowedRecords(metadata, NAMESPACES, self._read)
         self._ranges: dict[NamespaceName, BundleRanges] = {}
+        self._groups: dict[str, str] = {}
+        self._groups_listeners: list[Callable[[], None]] = []
+        # How often each namespace was read.
+        self._reads: Counter[NamespaceName] = Counter()
 
     async def start(self) -> None:
         await self._records.start()
@@ -41,6 +47,15 @@ class FollowedBundles:
     def ranges(self) -> Mapping[NamespaceName, BundleRanges]:
         """The boundaries of each namespace, as last read."""
         return MappingProxyType(self._ranges)
+
+    @property
+    def groups(self) -> Mapping[str, str]:
+        """The anti-affinity group of each namespace that has one, as last read."""
+        return MappingProxyType(self._groups)
+
+    def on_groups(self, callback: Callable[[], None]) -> None:
+        """Calls `callback`, on the event loop, whenever `groups` has changed."""
+        self._groups_listeners.append(callback)
 
     def of(self, topic: TopicName) -> BundleName | None:
         """The topic's bundle; None while the boundaries of its namespace's are not known."""
@@ -54,28 +69,34 @@ class FollowedBundles:
 
     async def learn(self, namespace: NamespaceName) -> None:
         """Reads the namespace now: the watch may not have told of it yet. NamespaceNotFound if it does not exist."""
-        before = self._ranges.get(namespace)
+        before = self._reads[namespace]
         try:
             found = await self._metadata.get(f"{NAMESPACES}/{namespace}", fresh=True)
         except MetadataError as error:
             raise NotReadyError(f"{namespace}: its bundles cannot be read: {error}") from error
         if found is None or not found.value:
             raise NamespaceNotFound(namespace)
-        if self._ranges.get(namespace) is before:
+        if self._reads[namespace] == before:
             # Else the watch has told of it meanwhile, and may have told something newer.
             self._read({f"{NAMESPACES}/{namespace}": found})
 
     def _read(self, records: Mapping[str, Versioned | None]) -> None:
         changed: dict[NamespaceName, BundleRanges | None] = {}
+        groups = dict(self._groups)
         for path, node in records.items():
             namespace = _namespace(path)
             if namespace is None:
                 continue
+            self._reads[namespace] += 1
             try:
-                ranges = None if node is None else NamespacePolicies.decode(node.value).bundles.ranges
+                policies = None if node is None else NamespacePolicies.decode(node.value)
+                ranges = None if policies is None else policies.bundles.ranges
             except (msgspec.MsgspecError, ValueError) as error:
                 log.warning("%s: the policies cannot be read, its bundles stay as they were: %s", path, error)
                 continue
+            groups.pop(str(namespace), None)
+            if policies is not None and policies.anti_affinity_group is not None:
+                groups[str(namespace)] = policies.anti_affinity_group
             before = self._ranges.get(namespace)
             if before == ranges:
                 continue
@@ -84,6 +105,10 @@ class FollowedBundles:
                 self._ranges.pop(namespace, None)
             else:
                 self._ranges[namespace] = ranges
+        if groups != self._groups:
+            self._groups = groups
+            for callback in self._groups_listeners:
+                callback()
         self._listener(changed)
 
 

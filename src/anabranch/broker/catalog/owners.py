@@ -115,6 +115,29 @@ async def check_mine(owners: Owners, topic: TopicName) -> None:
         raise ServedElsewhere(topic, owner)
 
 
+class OwnersForClients:
+    """Owners as lookups name them: while the session is in doubt, by what was last read.
+
+    A client that connects again is sent to the broker that serves its topic, and no broker opens anything for that. If
+    the topic has another owner by now, the former one has lost the log, and confirms nothing."""
+
+    def __init__(
+        self, owners: Owners, in_doubt: Callable[[], bool], is_open: Callable[[TopicName], bool]
+    ) -> None:
+        """`is_open` says whether this broker has the topic open."""
+        self._owners = owners
+        self._in_doubt = in_doubt
+        self._is_open = is_open
+
+    async def find(self, topic: TopicName) -> BrokerAddress:
+        """The broker that serves the topic. NotReadyError, which is retryable, if none is known in time."""
+        if self._in_doubt():
+            known = self._owners.owner(topic)
+            if known is not None and (not self._owners.is_mine(topic) or self._is_open(topic)):
+                return known
+        return await self._owners.resolve(topic)
+
+
 class SoleOwner:
     """A single broker, which owns everything."""
 

@@ -7,7 +7,8 @@
     /managed-ledgers/{tenant}/{ns}/{domain}/{topic}             a topic's log record, written by the log itself
     /managed-ledgers/{tenant}/{ns}/segment/{topic}/{segment}    the same for a segment of a scalable topic
 
-Policies are cached and kept fresh by a watch; everything else is read on request, since requests are rare.
+Policies are cached and kept fresh by a watch; everything else is read on request, since requests are rare. What clients
+need when they connect again is answered as last read while the store is in doubt (`metadata/last_reads.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from anabranch.broker.policy.stored_json import InvalidValue, JsonStruct
 from anabranch.controller.records import new_topic_id
 from anabranch.errors import AnabranchError
 from anabranch.metadata.errors import AlreadyExists, NotEmpty, VersionConflict
-from anabranch.metadata.port import Changes, MetadataStore, Watch
+from anabranch.metadata.last_reads import LastReads
+from anabranch.metadata.port import Changes, MetadataStore, Versioned, Watch
 from anabranch.model import scalable
 from anabranch.model.leaders_topics import is_leaders
 from anabranch.model.names import (
@@ -139,6 +141,7 @@ class Resources:
         # The values and versions of the defaults that may be created once more, by path.
         self._defaults: dict[str, tuple[bytes, int]] = {}
         self._metadata = metadata
+        self._last = LastReads(metadata)
         self._bundles = Bundles.even(bundles)
         self._policies: dict[NamespaceName, NamespacePolicies] = {}
         # Raised by every change seen or made, so that the result of an earlier read is not cached after it.
@@ -222,7 +225,10 @@ class Resources:
         return await self._metadata.children(TENANTS)
 
     async def tenant(self, name: str) -> Tenant:
-        return await self._get(_tenant_path(name), Tenant, f"Tenant {name}")
+        found = await self._last.get(_tenant_path(name))
+        if found is None or not found.value:
+            raise NotFound(f"Tenant {name} does not exist")
+        return Tenant.decode(found.value)
 
     async def create_tenant(self, name: str, data: Tenant | None = None) -> None:
         await self._put_tenant(name, data or self._default_tenant(), create=True)
@@ -392,7 +398,11 @@ class Resources:
 
     async def topic_exists(self, topic: TopicName) -> bool:
         # Fresh: the topic may have been created through another broker a moment ago.
-        return await self._metadata.get(topic_record_path(topic), fresh=True) is not None
+        return await self._last.exists(topic_record_path(topic))
+
+    def note_topic(self, topic: TopicName) -> None:
+        """The topic is open, so that it exists."""
+        self._last.note(topic_record_path(topic), Versioned(b"", 0, 0, 0))
 
     async def scalable_names(self, namespace: NamespaceName) -> list[TopicName]:
         """Every stored scalable topic, whether or not this broker serves scalable topics."""
@@ -414,7 +424,7 @@ class Resources:
 
     async def partitions(self, topic: TopicName) -> int:
         """The number of partitions; 0 if the topic is not partitioned (or does not exist)."""
-        found = await self._metadata.get(_partitioned_path(topic), fresh=True)
+        found = await self._last.get(_partitioned_path(topic))
         return PartitionedTopic.decode(found.value).partitions if found else 0
 
     async def partitioned_topic(self, topic: TopicName) -> PartitionedTopic:

@@ -17,6 +17,7 @@ from anabranch.broker.catalog import schema_compat
 from anabranch.broker.errors import BrokerError, IncompatibleSchemaError, InvalidSchemaError
 from anabranch.broker.policy.effective import EffectivePolicies
 from anabranch.metadata.errors import AlreadyExists, ValueTooLarge, VersionConflict
+from anabranch.metadata.last_reads import LastReads
 from anabranch.metadata.port import MetadataStore, Versioned
 from anabranch.model.names import TopicName
 from anabranch.wire import pulsar_pb2 as pb
@@ -78,6 +79,7 @@ class Schemas:
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
+        self._last = LastReads(metadata)
         self._large = asyncio.Lock()
 
     async def versions(self, topic: TopicName) -> dict[int, StoredSchema]:
@@ -87,8 +89,8 @@ class Schemas:
 
     async def _read(self, topic: TopicName) -> tuple[Versioned | None, list[StoredSchema]]:
         """The topic's record and all versions in it."""
-        # Fresh: a message may name a version that a producer at another broker has just added.
-        found = await self._metadata.get(_path(topic), fresh=True)
+        # Fresh, if the store answers: a message may name a version that a producer at another broker has just added.
+        found = await self._last.get(_path(topic))
         if found is None:
             return None, []
         if len(found.value) <= LARGE_BYTES:
@@ -118,9 +120,10 @@ class Schemas:
             value = msgspec.json.encode([*stored, schema])
             try:
                 if found is None:
-                    await self._metadata.create(_path(topic), value)
+                    written = await self._metadata.create(_path(topic), value)
                 else:
-                    await self._metadata.put(_path(topic), value, if_version=found.version)
+                    written = await self._metadata.put(_path(topic), value, if_version=found.version)
+                self._last.note(_path(topic), written)
             except (AlreadyExists, VersionConflict):
                 continue
             except ValueTooLarge as error:

@@ -255,6 +255,9 @@ class NamespacePolicies(JsonStruct, frozen=True):
     scalable_topic_auto_scale_policy: dict[str, Any] | None = msgspec.field(
         default=None, name="scalableTopicAutoScalePolicy"
     )
+    # Bundles of namespaces with the same group are kept apart. Not among what the REST shows of all policies: Pulsar
+    # keeps it elsewhere.
+    anti_affinity_group: str | None = msgspec.field(default=None, name="namespaceAntiAffinityGroup")
     properties: dict[str, str] = msgspec.field(default_factory=dict)
     # Set when deletion of the namespace has begun: no topic is created in it any more.
     deleted: bool = False

@@ -18,6 +18,7 @@ from anabranch.broker.non_persistent.topics import NonPersistentTopics
 from anabranch.broker.topics.creation import NewTopics
 from anabranch.controller.service import ScalableTopics
 from anabranch.model.names import Domain, TopicName
+from anabranch.model.scalable import ScalableTopic
 from anabranch.model.segments import segment_of
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -66,13 +67,18 @@ class TopicNaming:
         non_persistent: NonPersistentTopics,
         new_topics: NewTopics,
         owners: Owners,
+        find_owner: Callable[[TopicName], Awaitable[BrokerAddress]],
         check_lookup: Callable[[TopicName], Awaitable[None]],
+        record: Callable[[TopicName], Awaitable[ScalableTopic | None]],
     ) -> None:
-        """`check_lookup` raises unless this broker may be named as the owner of that topic."""
+        """`check_lookup` raises unless this broker may be named as the owner of that topic. `record` reads that of a
+        scalable topic; None if there is none."""
         self._scalable = scalable
         self._non_persistent = non_persistent
         self._new_topics = new_topics
         self._owners = owners
+        self._find_owner = find_owner
+        self._record = record
         self._check_lookup = check_lookup
 
     def servable(self, text: str) -> TopicName:
@@ -111,7 +117,7 @@ class TopicNaming:
             await self._check_segment(name)
         else:
             await self._check_lookup(name)
-        found = await self._owners.resolve(name)
+        found = await self._find_owner(name)
         return None if self._owners.is_mine(name) else found
 
     async def check_published(self, name: TopicName) -> None:
@@ -120,14 +126,13 @@ class TopicNaming:
         if name.domain is not Domain.SEGMENT or self._scalable is None:
             return
         topic, _, number = segment_of(name)
-        record = await self._scalable.get(topic)
+        record = await self._record(topic)
         if record is not None and number not in record.layout.segments:
             raise NotReadyError(f"{name} is about to be opened: the layout that has it is not published yet")
 
     async def _check_segment(self, name: TopicName) -> None:
-        assert self._scalable is not None
         topic, span, number = segment_of(name)
-        record = await self._scalable.get(topic)
+        record = await self._record(topic)
         if record is None or record.is_deleting:
             raise TopicNotFoundError(f"{topic} does not exist, so it has no segment {name.segment}")
         planned = record.plan.result if record.plan is not None else record.layout

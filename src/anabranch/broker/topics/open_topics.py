@@ -179,6 +179,7 @@ class OpenTopics:
             self._segment_opened(scalable_name(name))
         if not topic.is_closed:  # Its log may have been lost before it was fully open.
             self._loaded[name] = topic
+            self._resources.note_topic(name)
             if not for_deletion:
                 # From here on the topic is notified of changes; this applies those that were made while it was opened.
                 with contextlib.suppress(NotFound):

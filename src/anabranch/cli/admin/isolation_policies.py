@@ -70,7 +70,7 @@ def _brokers(found: Sequence[Mapping[str, Any]]) -> list[str]:
 def _role(found: Mapping[str, Any]) -> str:
     if "policyName" not in found:
         return "shared"
-    return "primary" if found["isPrimary"] else "secondary"
+    return "primary" if found["primary"] else "secondary"
 
 
 REQUESTS = (

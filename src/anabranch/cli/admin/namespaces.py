@@ -16,6 +16,7 @@ from anabranch.cli.parsing.options import UsageError
 RIGHTS = "produce, consume, functions, sources, sinks, packages"
 _PATH = "/namespaces/{namespace}"
 _BUNDLE = "a range of hashes, as `namespaces bundles` shows its edges: 0x00000000_0x40000000"
+_GROUP = arg("group", help="its name; the case of its letters is the same")
 _ROLE = arg("role", help="as tokens and certificates name it")
 
 
@@ -111,6 +112,39 @@ REQUESTS = (
         "DELETE",
         _PATH + "/permissions/{role}",
         (NAMESPACE, _ROLE),
+    ),
+    Request(
+        "get-anti-affinity-group",
+        "show the group of namespaces whose bundles are kept apart",
+        "GET",
+        _PATH + "/antiAffinity",
+        (NAMESPACE,),
+    ),
+    Request(
+        "set-anti-affinity-group",
+        "keep a namespace's bundles apart from others of the group",
+        "POST",
+        _PATH + "/antiAffinity",
+        (NAMESPACE, _GROUP),
+        lambda a: a.group,
+    ),
+    Request(
+        "delete-anti-affinity-group",
+        "take a namespace out of its group",
+        "DELETE",
+        _PATH + "/antiAffinity",
+        (NAMESPACE,),
+    ),
+    Request(
+        "get-anti-affinity-namespaces",
+        "list the namespaces of a tenant that are in a group",
+        "GET",
+        "/namespaces/{cluster}/antiAffinity/{group}",
+        (
+            _GROUP,
+            arg("--tenant", query="tenant", default="public", metavar="TENANT", help="default: public"),
+            arg("--cluster", default="standalone", metavar="CLUSTER", help="default: standalone"),
+        ),
     ),
 )
 

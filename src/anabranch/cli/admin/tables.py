@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,15 @@ def _cluster_body(arguments: argparse.Namespace) -> Any:
     }
 
 
+_DOMAINS = "/clusters/{cluster}/failureDomains"
+_DOMAIN = arg("domain", help="its name")
+
+
+def _domains(found: Mapping[str, Any]) -> list[str]:
+    rows = [{"domain": name, "brokers": ",".join(found[name]["brokers"])} for name in found]
+    return table(rows, {"DOMAIN": "domain", "BROKERS": "brokers"}, left={0, 1})
+
+
 CLUSTERS = (
     Request("list", "list the clusters", "GET", "/clusters"),
     Request("get", "show a cluster's addresses", "GET", "/clusters/{cluster}", (_CLUSTER,)),
@@ -88,6 +98,45 @@ CLUSTERS = (
         _cluster_body,
     ),
     Request("delete", "forget a cluster", "DELETE", "/clusters/{cluster}", (_CLUSTER,)),
+    Request(
+        "list-failure-domains",
+        "list the failure domains of a cluster with their brokers",
+        "GET",
+        _DOMAINS,
+        (_CLUSTER,),
+        view=_domains,
+    ),
+    Request(
+        "get-failure-domain", "show one failure domain", "GET", _DOMAINS + "/{domain}", (_CLUSTER, _DOMAIN)
+    ),
+    *(
+        Request(
+            name,
+            "say which brokers fail together; a broker is in one domain at most",
+            "POST",
+            _DOMAINS + "/{domain}",
+            (
+                _CLUSTER,
+                _DOMAIN,
+                arg(
+                    "--brokers",
+                    type=words,
+                    required=True,
+                    metavar="HOST:PORT,…",
+                    help="as `brokers list` names them",
+                ),
+            ),
+            lambda a: {"brokers": a.brokers},
+        )
+        for name in ("create-failure-domain", "update-failure-domain")
+    ),
+    Request(
+        "delete-failure-domain",
+        "forget a failure domain",
+        "DELETE",
+        _DOMAINS + "/{domain}",
+        (_CLUSTER, _DOMAIN),
+    ),
 )
 
 # -- brokers

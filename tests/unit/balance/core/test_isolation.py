@@ -166,12 +166,12 @@ def test_a_broker_shows_its_policies() -> None:
     assert broker_isolation("fast-7:6650", named, matches) == {
         "brokerName": "fast-7:6650",
         "policyName": "two",
-        "isPrimary": False,
+        "primary": False,
         "namespaceRegex": ["acme/.*", "zoo/.*"],
     }
     assert broker_isolation("other:1", named, matches) == {
         "brokerName": "other:1",
-        "isPrimary": False,
+        "primary": False,
         "namespaceRegex": [],
     }
 

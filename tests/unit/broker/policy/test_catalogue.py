@@ -23,6 +23,7 @@ NAMESPACE_FIELDS = set(NamespacePolicies.__struct_fields__)
 TOPIC_FIELDS = set(TopicPolicies.__struct_fields__)
 # Fields with routes of their own, and what a namespace is besides its policies.
 APART = {
+    "anti_affinity_group",
     "auth_policies",
     "backlog_quota_map",
     "bundles",

@@ -122,6 +122,36 @@ async def test_admins_of_a_tenant_do_what_they_like_there_and_nothing_elsewhere(
         await acme.rest("boss", method, path, 403)
 
 
+async def test_groups_of_namespaces_are_for_admins_of_their_tenant_and_domains_for_super_users(
+    acme: Guarded,
+) -> None:
+    group, listed = (
+        "/admin/v2/namespaces/acme/news/antiAffinity",
+        "/admin/v2/namespaces/standalone/antiAffinity/g",
+    )
+    domains = "/admin/v2/clusters/standalone/failureDomains"
+    await acme.rest("boss", "GET", group, 204)
+    await acme.rest("boss", "DELETE", group, 204)
+    await acme.rest("boss", "GET", listed, 200, params={"tenant": "acme"})
+    await acme.rest("boss", "GET", listed, 403, params={"tenant": "public"})
+    for method in ("GET", "POST", "DELETE"):
+        await acme.rest("reader", method, group, 403, content="g" if method == "POST" else None)
+        await acme.rest("boss", method, f"{domains}/d", 403, content="{}" if method == "POST" else None)
+    await acme.rest("reader", "GET", listed, 403, params={"tenant": "acme"})
+    await acme.rest("boss", "GET", domains, 403)
+    await acme.rest("root", "GET", domains, 200)
+
+
+async def test_rights_count_as_last_read_while_the_store_is_in_doubt(acme: Guarded) -> None:
+    async with acme.as_role("boss") as wire:
+        assert (await produce(wire)).type == C.PRODUCER_SUCCESS
+    acme.metadata.disconnect()
+    for role, may in (("boss", True), ("writer", True), ("reader", False)):
+        async with acme.as_role(role) as wire:
+            assert refused(await produce(wire, producer_name=f"{role} again")) is not may
+    await acme.metadata.reconnect()
+
+
 async def test_a_grant_that_is_taken_back_ends_what_uses_it(acme: Guarded) -> None:
     async with acme.as_role("writer") as writer, acme.as_role("reader") as reader:
         assert (await produce(writer)).type == C.PRODUCER_SUCCESS

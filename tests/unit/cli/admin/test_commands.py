@@ -159,6 +159,19 @@ isolation-policies get standalone fast
 isolation-policies brokers standalone
 isolation-policies broker standalone BROKER
 isolation-policies delete standalone fast
+tenants create acme
+namespaces create acme/logs
+namespaces set-anti-affinity-group acme/logs pair
+namespaces get-anti-affinity-group acme/logs
+namespaces get-anti-affinity-namespaces pair --tenant acme --cluster standalone
+namespaces delete-anti-affinity-group acme/logs
+namespaces delete acme/logs
+tenants delete acme
+clusters create-failure-domain standalone rack-1 --brokers 127.0.0.1:8080
+clusters update-failure-domain standalone rack-1 --brokers 127.0.0.1:8080,127.0.0.2:8080
+clusters list-failure-domains standalone
+clusters get-failure-domain standalone rack-1
+clusters delete-failure-domain standalone rack-1
 """
 
 # Each with what it is set to.

@@ -52,7 +52,7 @@ async def delete_cluster(services: AdminServices, cluster: str) -> None:
     await services.resources.delete_cluster(name)
 
 
-# -- features of several clusters, or of several machines of one
+# -- features of several clusters
 
 
 @routes.get("/{cluster}/peers")
@@ -62,24 +62,6 @@ async def peer_clusters(services: AdminServices, cluster: str) -> list[str]:
     return []
 
 
-@routes.get("/{cluster}/failureDomains")
-async def failure_domains(services: AdminServices, cluster: str) -> dict[str, Any]:
-    await services.resources.cluster_data(unquote(cluster))
-    return {}
-
-
-@routes.get("/{cluster}/failureDomains/{name}", status=404)
-@routes.delete("/{cluster}/failureDomains/{name}", status=404)
-async def no_such(services: AdminServices, cluster: str, name: str) -> None:
-    await services.resources.cluster_data(unquote(cluster))
-    raise RestError(404, f"Cluster {unquote(cluster)} has no {unquote(name)}")
-
-
 @routes.post("/{cluster}/peers", status=405)
 async def set_peers() -> None:
     raise RestError(405, "There is no geo-replication here: clusters have no peers")
-
-
-@routes.post("/{cluster}/failureDomains/{name}", status=405)
-async def set_failure_domain(name: str) -> None:
-    raise RestError(405, "Topics are placed by their traffic; there are no failure domains")

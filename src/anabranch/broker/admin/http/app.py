@@ -30,6 +30,7 @@ from anabranch.broker.catalog.owners import ServedElsewhere
 from anabranch.broker.policy.stored_json import InvalidValue
 from anabranch.controller.core.errors import NotLeader
 from anabranch.errors import AnabranchError
+from anabranch.metadata.errors import StoreUnavailable
 from anabranch.model.names import InvalidName
 
 log = logging.getLogger(__name__)
@@ -137,7 +138,11 @@ class RestApp:
         route = found.route
         request.names = PathNames(found.words, route.domain)
         if request.services.has_others:
-            await _refresh(request.services, request.names)
+            try:
+                await _refresh(request.services, request.names)
+            except StoreUnavailable:
+                if not route.is_served_in_doubt:
+                    raise
         await authorize(self._services.rights, request.role, route.needs, request.names)
         run = self._bound.get(route)
         if run is None:

@@ -47,6 +47,8 @@ class Route:
     name: str = ""
     summary: str = ""
     is_described: bool = True
+    # Answered by what was last read while the metadata store is in doubt; others are refused then.
+    is_served_in_doubt: bool = False
 
     def paths(self) -> Iterator[tuple[str, str]]:
         """Each path with its word in it, and that word."""

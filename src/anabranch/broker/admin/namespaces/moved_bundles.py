@@ -16,6 +16,8 @@ from anabranch.broker.admin.http.routes import Routes
 from anabranch.broker.admin.namespaces.bundles import named_bundle, owned_bundle
 from anabranch.broker.admin.namespaces.namespaces import logged_topics, unload_topics
 from anabranch.broker.admin.services import AdminServices
+from anabranch.broker.balance.balancer import Balancer
+from anabranch.broker.balance.choosing import owners_with
 from anabranch.broker.catalog.registry import BrokerRegistration
 from anabranch.broker.config.balancer import balance_settings
 from anabranch.broker.config.choices import BUNDLES_MAX
@@ -58,12 +60,25 @@ async def move(services: AdminServices, bundle: BundleName, text: str) -> None:
         return
     try:
         if services.balancer is not None:
+            if _too_close(services, services.balancer, bundle, target.id) is not None:
+                # The group may be another one by now.
+                await services.balancer.owners.bundles.learn(bundle.namespace)
+                if (why := _too_close(services, services.balancer, bundle, target.id)) is not None:
+                    raise RestError(412, f"Cannot move {bundle}: {why}")
             await services.balancer.requests.transfer(bundle, target.id, "an operator moves it")
         elif services.hashed is not None:
             # Each broker hears of it and closes the topics that it has.
             await services.hashed.assign(bundle, target.id)
     except NotAllowedError as error:
         raise RestError(412, f"Cannot move {bundle}: {error}") from None
+
+
+def _too_close(services: AdminServices, balancer: Balancer, bundle: BundleName, broker: str) -> str | None:
+    """Why the anti-affinity group of its namespace keeps the bundle from that broker; None if nothing does."""
+    now = balancer.owners.state(bundle)
+    if services.placement is None or (now is not None and now.to is not None and now.to.broker == broker):
+        return None
+    return services.placement.too_close(bundle, broker, owners_with(balancer.states.fold, {}))
 
 
 def destination(services: AdminServices, bundle: BundleName, text: str) -> BrokerRegistration:

@@ -57,7 +57,7 @@ async def list_namespaces(services: AdminServices, tenant: str) -> list[str]:
 @routes.get("/{tenant}/{namespace}/policies")
 async def get_policies(services: AdminServices, namespace: NamespaceName) -> dict[str, Any]:
     policies = await services.resources.policies(namespace)
-    shown = {**_NEVER_SET, **policies.builtins()}
+    shown = {**_NEVER_SET, **msgspec.structs.replace(policies, anti_affinity_group=None).builtins()}
     return {**shown, "backlog_quota_map": shown_quotas(policies.backlog_quota_map)}
 
 
@@ -74,7 +74,9 @@ async def create_namespace(services: AdminServices, namespace: NamespaceName, re
             403,
             f"{', '.join(sorted(unknown))}: the only cluster of a namespace is {services.resources.cluster}",
         )
-    await services.resources.create_namespace(namespace, msgspec.structs.replace(policies, deleted=False))
+    await services.resources.create_namespace(
+        namespace, msgspec.structs.replace(policies, deleted=False, anti_affinity_group=None)
+    )
 
 
 @routes.delete("/{tenant}/{namespace}", status=204)

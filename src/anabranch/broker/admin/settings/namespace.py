@@ -45,7 +45,6 @@ UNSERVED = (
     Unserved("offloadDeletionLagMs", _NO_TIERS),
     Unserved("removeOffloadPolicies", _NO_TIERS),
     Unserved("entryFilters", "brokers run no code of their users; filter in the consumer"),
-    Unserved("antiAffinity", "namespaces are not spread over failure domains"),
     Unserved("resourcegroup", "there are no resource groups; limit a namespace by its rates"),
     Unserved("persistence/bookieAffinity", "there are no bookies: the broker writes its own log"),
     Unserved(
@@ -198,12 +197,7 @@ async def set_clusters(services: AdminServices, namespace: NamespaceName, reques
         )
 
 
-# -- groups of namespaces: there are none
-
-
-@routes.get("/{cluster}/antiAffinity/{group}", needs=Needs.SUPER_USER)
-async def namespaces_of_group(cluster: str, group: str) -> list[str]:
-    return []
+# -- resource groups: there are none
 
 
 @routes.post("/{tenant}/{namespace}/resourcegroup/{group}", status=412)

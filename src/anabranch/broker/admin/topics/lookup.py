@@ -11,8 +11,13 @@ from anabranch.model.names import Domain, TopicName
 routes = Routes("/lookup/v2", tag="lookup")
 
 
-@routes.get("/topic/{domain}/{tenant}/{namespace}/{topic}", needs=Needs.LOOKUP)
-@routes.get("/destination/{domain}/{tenant}/{namespace}/{topic}", is_described=False, needs=Needs.LOOKUP)
+@routes.get("/topic/{domain}/{tenant}/{namespace}/{topic}", needs=Needs.LOOKUP, is_served_in_doubt=True)
+@routes.get(
+    "/destination/{domain}/{tenant}/{namespace}/{topic}",
+    is_described=False,
+    needs=Needs.LOOKUP,
+    is_served_in_doubt=True,
+)
 async def lookup(
     services: AdminServices, topic: TopicName, request: HttpRequest, listenerName: str = ""
 ) -> dict[str, str]:
@@ -21,7 +26,7 @@ async def lookup(
     await services.check_lookup(topic)
     owner = services.registry.me.address
     if topic.domain is not Domain.TOPIC:  # Any broker serves a watch of a scalable topic.
-        owner = await services.owners.resolve(topic)
+        owner = await services.find_owner(topic)
     told = owner.at(listener)
     # `nativeUrl` and `brokerUrlSsl` are older names that clients still read. Without TLS the URLs of TLS are left out.
     answer = {

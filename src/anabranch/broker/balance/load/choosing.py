@@ -15,7 +15,7 @@ from anabranch.balance.core.load import BrokerLoad
 from anabranch.balance.core.owner_rules import OwnerRules, group_counts
 from anabranch.balance.core.settings import BalanceSettings
 from anabranch.balance.core.states import BrokerRun
-from anabranch.broker.balance.choosing import Choose, LeastBundles, OwnerChoice
+from anabranch.broker.balance.choosing import NOTHING_GIVEN, Choose, LeastBundles, OwnerChoice, owners_with
 from anabranch.broker.catalog.registry import BrokerRegistry
 from anabranch.model.bundles import BundleName
 
@@ -47,7 +47,11 @@ class ChooseByLoad:
         self._given_ms: dict[str, list[int]] = {}
 
     def __call__(
-        self, bundle: BundleName, *, without: Collection[str] = (), given: Collection[BrokerRun] = ()
+        self,
+        bundle: BundleName,
+        *,
+        without: Collection[str] = (),
+        given: Mapping[BundleName, BrokerRun] = NOTHING_GIVEN,
     ) -> OwnerChoice:
         reported = self._loads()
         if not reported:
@@ -67,7 +71,7 @@ class ChooseByLoad:
             )
             for broker, found in living.items()
         ]
-        refused = dict.fromkeys(without, "it is not asked for here") | self._bound(bundle, loads)
+        refused = dict.fromkeys(without, "it is not asked for here") | self._bound(bundle, loads, given)
         found = choose(candidates, self._now_ms(), self._settings(), self._below, refused=refused)
         if not isinstance(found, Chosen):
             return OwnerChoice(None, found.because)
@@ -75,21 +79,23 @@ class ChooseByLoad:
         return OwnerChoice(BrokerRun(found.broker, living[found.broker].run_id), found.because)
 
     def _by_numbers(
-        self, bundle: BundleName, without: Collection[str], given: Collection[BrokerRun]
+        self, bundle: BundleName, without: Collection[str], given: Mapping[BundleName, BrokerRun]
     ) -> OwnerChoice:
-        bound = self._bound(bundle, {})
+        bound = self._bound(bundle, {}, given)
         found = self._without_loads(bundle, without={*without, *bound}, given=given)
         if found.to is None and bound:
             return OwnerChoice(None, f"{found.reason}: {'; '.join(bound[one] for one in sorted(bound))}")
         return found
 
-    def _bound(self, bundle: BundleName, loads: Mapping[str, BrokerLoad]) -> dict[str, str]:
+    def _bound(
+        self, bundle: BundleName, loads: Mapping[str, BrokerLoad], given: Mapping[BundleName, BrokerRun]
+    ) -> dict[str, str]:
         """The brokers that the bundle's policies exclude."""
         rules = None if self._rules is None else self._rules()
         if rules is None or rules.is_open:
             return {}
-        owners = {
-            str(one.bundle): one.to.broker for one in self._fold().bundles.values() if one.to is not None
-        }
+        owners = owners_with(self._fold(), given)
+        # It is about to be elsewhere, and is not in its own way.
+        owners.pop(str(bundle), None)
         shares: Mapping[str, float] = {broker: load.load for broker, load in loads.items()}
         return dict(rules.refused(str(bundle), shares, group_counts(owners, rules)))

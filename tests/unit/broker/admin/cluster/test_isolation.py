@@ -95,18 +95,18 @@ async def test_policies_are_stored_shown_and_deleted_with_pulsars_statuses(clust
 async def test_brokers_are_shown_with_what_they_are_in_the_policies(cluster: Cluster) -> None:
     asked, fast, spare = cluster.nodes
     await set_policy(asked, "fast", policy(fast, secondary=(spare,), unload_scope="none"))
-    shared = {"brokerName": web(asked), "isPrimary": False, "namespaceRegex": []}
+    shared = {"brokerName": web(asked), "primary": False, "namespaceRegex": []}
     primary = {
         "brokerName": web(fast),
         "policyName": "fast",
-        "isPrimary": True,
+        "primary": True,
         "namespaceRegex": ["public/default"],
     }
-    secondary = {**primary, "brokerName": web(spare), "isPrimary": False}
+    secondary = {**primary, "brokerName": web(spare), "primary": False}
     found = await ask(asked, "GET", f"{POLICIES}/brokers", 200)
     assert sorted(found, key=str) == sorted([shared, primary, secondary], key=str)
     assert await ask(asked, "GET", f"{POLICIES}/brokers/{web(fast)}", 200) == primary
-    gone = {"brokerName": "gone:1", "isPrimary": False, "namespaceRegex": []}
+    gone = {"brokerName": "gone:1", "primary": False, "namespaceRegex": []}
     assert await ask(asked, "GET", f"{POLICIES}/brokers/gone:1", 200) == gone
 
 

@@ -59,7 +59,7 @@ GET   /admin/v2/brokers/version                          NAME
 
 POST  /admin/v2/namespaces/grantPermissionsOnTopics      ROUTE
 POST  /admin/v2/namespaces/revokePermissionsOnTopics     ROUTE
-GET   /admin/v2/namespaces/{cluster}/antiAffinity/{group}  SUPER_USER
+GET   /admin/v2/namespaces/{cluster}/antiAffinity/{group}  ROUTE
 GET   /admin/v2/namespaces/{tenant}                      TENANT_ADMIN
 *     /admin/v2/namespaces/{tenant}/{namespace}          TENANT_ADMIN
 GET   /admin/v2/namespaces/{tenant}/{namespace}/topics   LISTING
@@ -223,6 +223,7 @@ async def test_routes_that_ask_by_themselves_are_few_and_known(rest: Rest) -> No
         "/ui/api/topics/{tenant}/{namespace}/{topic:path}",
         "/admin/v2/namespaces/grantPermissionsOnTopics",
         "/admin/v2/namespaces/revokePermissionsOnTopics",
+        "/admin/v2/namespaces/{cluster}/antiAffinity/{group}",
         "/admin/v2/anabranch/ledgers/{domain}/{tenant}/{namespace}/{topic:path}",
         "/admin/v2/anabranch/writes",
         "/admin/v2/anabranch/writes/{write}/{number}",
