@@ -11,18 +11,12 @@ although neither may have happened. Callers settle both by asking again (`core/n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 from typing import Protocol
 
+from anabranch.storage.object.core.created import Created
 from anabranch.storage.port import Buffer, LogError
 
-
-class Created(Enum):
-    STORED = "stored"
-    # The store refused it as existing: another writer's object, an earlier attempt of the same call, or nothing.
-    EXISTS = "exists"
-    # No answer, or one that says nothing about the object.
-    UNKNOWN = "unknown"
+__all__ = ["Created", "MediumError", "MediumMissingError", "MediumRefusedError", "ObjectMedium"]
 
 
 class MediumError(LogError):

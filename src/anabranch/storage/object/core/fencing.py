@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple, assert_never
 
+from anabranch.storage.object.core.created import Created
 from anabranch.storage.object.core.numbers import WINDOW, FencedLedgers, Found
-from anabranch.storage.object.medium import Created
 
 # -- events
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NamedTuple, assert_never
 
-from anabranch.storage.object.medium import Created
+from anabranch.storage.object.core.created import Created
 
 # How many numbers may be unsettled at a time. Fencers place their fences beyond that.
 WINDOW: Final = 8
