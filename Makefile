@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pictures test sim fmt lint types proto lock bench bench-backtest bench-cluster bench-spark soak soak-cluster soak-spark spark spark-4.2 interop fuzz bench-rest clean
+.PHONY: help setup demo pictures test sim fmt lint types proto lock bench bench-backtest bench-cluster bench-spark soak soak-cluster soak-spark spark spark-4.2 interop fuzz bench-rest cluster-test clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9.-]+):.*## /\1|/' | awk -F'|' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -58,6 +58,9 @@ soak: setup  ## kill -9 fifty times under load and check every history (about 15
 
 soak-cluster: setup  ## kill, pause, stop and move single brokers of several under load (about 8 minutes; SOAK="--seconds 60")
 	@$(BIN)/python -m soak cluster $(SOAK)
+
+cluster-test: setup  ## the log in a real object store: builds MinIO with Go, once, starts it, and tests against it (PYTEST="-k medium")
+	@bin/minio $(BIN)/pytest -q -m cluster tests $(PYTEST)
 
 spark: setup  ## only the tests of Spark, on a real session (BROKERS=3)
 	@bin/jre

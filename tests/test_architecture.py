@@ -53,6 +53,7 @@ PURE_FOLDERS = [
     "spark/options",
     "spark/plan",
     "storage/core",
+    "storage/object/core",
     "supervisor/core",
     "wire",
 ]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from itertools import count
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -15,6 +17,12 @@ from anabranch.metadata.memory import MemoryMetadata
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage.memory import MemoryLogStore, MemoryMedium
+from anabranch.storage.object.hostile import HostileMedium
+from anabranch.storage.object.medium import ObjectMedium
+from anabranch.storage.object.memory_bucket import MemoryBucket
+from anabranch.storage.object.object_store import ObjectLogStore
+from anabranch.storage.object.obstore_medium import open_medium
+from anabranch.storage.object.policy import ObjectLogPolicy
 from anabranch.storage.on_disk.file_store import FileLogStore
 from anabranch.storage.port import (
     Buffer,
@@ -27,6 +35,7 @@ from anabranch.storage.port import (
 )
 from anabranch.storage.topic.ledger_ids import LedgerIds
 from anabranch.storage.topic.topic_log import TopicLog
+from harness.minio import bucket_url
 from unit.storage.owners import FoldingOwner, Owner
 
 L1, L2, L3 = LedgerId(1), LedgerId(2), LedgerId(3)
@@ -45,10 +54,59 @@ def file_medium(root: Path) -> Opener:
     return lambda: FileLogStore(root, clock_ms=lambda: 1_000, is_shared=True, file_bytes=256 << 10)
 
 
-MEDIA = {"memory": memory_medium, "file": file_medium}
+# Nothing waits for the sake of the costs, and small commits are enough for several objects.
+EAGER = ObjectLogPolicy(
+    commit_bytes_max=256 << 10,
+    puts_per_second=0,
+    checkpoint_bytes=512 << 10,
+    checkpoint_seconds=0.05,
+    full_checkpoint_every=3,
+    look_seconds=0,
+    retry_seconds=0.001,
+    retry_seconds_max=0.01,
+    block_bytes=64 << 10,
+)
 
 
-@pytest.fixture(params=sorted(MEDIA))
+def object_medium(medium: Callable[[], ObjectMedium]) -> Opener:
+    return lambda: ObjectLogStore(medium(), clock_ms=lambda: 1_000, policy=EAGER)
+
+
+def bucket_medium(_: Path) -> Opener:
+    bucket = MemoryBucket()
+    return object_medium(lambda: bucket)
+
+
+def hostile_medium(_: Path) -> Opener:
+    bucket, seeds = MemoryBucket(), count(1)
+    return object_medium(lambda: HostileMedium(bucket, Random(next(seeds))))
+
+
+def folder_medium(root: Path) -> Opener:
+    return object_medium(lambda: open_medium(root.joinpath("objects").as_uri()))
+
+
+def minio_medium(_: Path) -> Opener:
+    url = bucket_url(f"log-{secrets.token_hex(8)}")
+    return object_medium(lambda: open_medium(url))
+
+
+MEDIA = {
+    "memory": memory_medium,
+    "file": file_medium,
+    "object": bucket_medium,
+    "object-hostile": hostile_medium,
+    "object-folder": folder_medium,
+    "object-minio": minio_medium,
+}
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=pytest.mark.cluster if name == "object-minio" else ())
+        for name in sorted(MEDIA)
+    ]
+)
 async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Opener]:
     opener = MEDIA[request.param](tmp_path)
     opened: list[LogStore] = []

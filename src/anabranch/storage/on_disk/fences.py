@@ -172,7 +172,7 @@ def load_taken(files: Files, folder: Path, known: FinalStates | None = None) -> 
             data = read_whole(files, path)
         except FileNotFoundError:
             break
-        _fold_result(taken, data, path)
+        fold_result(taken, data, path)
         taken.results += 1
     return taken
 
@@ -206,7 +206,8 @@ def encode_result(found: FinalStates) -> bytes:
     return b"".join([*parts, fmt.encode_record(0, len(parts), 0, fmt.SNAPSHOT, note)])
 
 
-def _fold_result(taken: FinalStates, data: bytes, path: Path) -> None:
+def fold_result(taken: FinalStates, data: bytes, path: Path | str) -> None:
+    """Adds a stored result: of two answers for a ledger the first counts."""
     view = memoryview(data)
     for record in _records(view, path):
         body = view[record.at + fmt.RECORD_BYTES : record.at + record.size]
@@ -224,7 +225,7 @@ def _fold_result(taken: FinalStates, data: bytes, path: Path) -> None:
     raise LogError(f"{path} is cut short")
 
 
-def _records(view: memoryview, path: Path) -> Iterable[fmt.LogRecord]:
+def _records(view: memoryview, path: Path | str) -> Iterable[fmt.LogRecord]:
     at = 0
     while at < len(view):
         record = fmt.read_record(view, at, len(view))

@@ -100,7 +100,8 @@ def _find(view: memoryview, pattern: bytes, at: int) -> int:
     return -1
 
 
-def _scan_commit(view: memoryview, file: int, at: int, header: fmt.CommitHeader) -> ScannedCommit:
+def scan_commit(view: memoryview, file: int, at: int, header: fmt.CommitHeader) -> ScannedCommit:
+    """The commit at `at`, whose header is good: what its records say, and which of them are bad."""
     base = at + fmt.COMMIT_BYTES + fmt.RUN_BYTES * header.runs
     end = min(at + header.total, len(view))
     is_good = end == at + header.total
@@ -227,7 +228,7 @@ def fold(
                 if found.end >= confirmed:
                     return found
                 found.damage.append(Damage(*found.end, None))
-            commit = _scan_commit(stretch.view, stretch.file, at, header)
+            commit = scan_commit(stretch.view, stretch.file, at, header)
             if not commit.is_good:
                 if place >= confirmed:
                     return found
@@ -244,7 +245,7 @@ def are_good_commits(data: memoryview, nonce: int, file: int) -> bool:
     at = 0
     while at < len(data):
         header = fmt.decode_commit_header(data, at, nonce, file)
-        if header is None or not _scan_commit(data, file, at, header).is_good:
+        if header is None or not scan_commit(data, file, at, header).is_good:
             return False
         at += header.total
     return True

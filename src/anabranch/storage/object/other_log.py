@@ -1,0 +1,396 @@
+"""A log in an object store of which this process reads or takes ledgers: another incarnation's, as a rule.
+
+Taking fences first (`core/fencing.py`), then reads what lies between the newest checkpoint and the fence, and stores
+the answer once, so that every later owner gets the same one. Those who want ledgers at the same time share a fence
+and an answer. What was read of a living log is kept, so that the next take reads only what came since.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from anabranch.model.position import Incarnation, LedgerId
+from anabranch.storage.core import format as fmt
+from anabranch.storage.object.blocks import BlockCache
+from anabranch.storage.object.core import fencing
+from anabranch.storage.object.core.fencing import Fencing
+from anabranch.storage.object.core.fold import FirstFences, LedgerFold, StateRow
+from anabranch.storage.object.core.numbers import FencedLedgers, Found
+from anabranch.storage.object.core.objects import (
+    PEEK_BYTES,
+    CommitTable,
+    FenceObject,
+    LogKeys,
+    StateNote,
+    decode_object,
+    decode_state,
+    decode_table,
+    encode_fence,
+    is_fence,
+    joined_ledgers,
+    number_of,
+    table_bytes,
+)
+from anabranch.storage.object.medium import MediumError, MediumMissingError, ObjectMedium
+from anabranch.storage.object.places import EntryPlaces
+from anabranch.storage.object.policy import ObjectLogPolicy
+from anabranch.storage.object.requests import asked, create_settled
+from anabranch.storage.on_disk.fences import FinalStates, encode_result, fold_result
+from anabranch.storage.on_disk.recovery import ScannedRun, scan_commit
+from anabranch.storage.port import LogError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# How many objects are read at a time.
+_READS: Final = 16
+# How often a log is read again whose objects were removed meanwhile: its writer has stored a newer checkpoint then.
+_TRIES: Final = 10
+
+
+@dataclass(slots=True)
+class _ScannedRun:
+    ledger: int
+    first: int
+    entries: int
+    size: int
+    states: Sequence[StateRow]
+    is_good: bool
+
+
+@dataclass(slots=True)
+class _ScannedCommit:
+    """What is kept of a commit object: all but its entries."""
+
+    number: int
+    ordinal: int
+    nonce: int
+    confirmed: int
+    runs: list[_ScannedRun]
+    parts: list[tuple[int, fmt.CheckpointPart]]
+
+
+@dataclass(slots=True)
+class _Checkpoint:
+    ordinal: int = 0
+    scan_from: int = 1
+    folds: dict[int, LedgerFold] = field(default_factory=dict)
+    fences: FirstFences = field(default_factory=FirstFences)
+
+
+class OtherObjectLog:
+    def __init__(
+        self,
+        medium: ObjectMedium,
+        blocks: BlockCache,
+        incarnation: Incarnation,
+        policy: ObjectLogPolicy,
+        has_ended: Callable[[Incarnation], bool],
+    ) -> None:
+        """`has_ended` says whether the writer is known to be gone: its log is then taken whole, for all at once."""
+        self._medium = medium
+        self._blocks = blocks
+        self._incarnation = incarnation
+        self._policy = policy
+        self._has_ended = has_ended
+        self.keys = LogKeys(incarnation)
+        self.places = EntryPlaces()
+        self._taken = FinalStates()
+        # Ledgers that are waited for; None if the whole log is.
+        self._wanted: set[LedgerId] | None = set()
+        self._taking = asyncio.Lock()
+        self._indexing = asyncio.Lock()
+        # What was read behind the checkpoint, by number.
+        self._scans: dict[int, _ScannedCommit | FencedLedgers] = {}
+        # The checkpoints whose places are known: all up to this one. Then single objects.
+        self._states_indexed = 0
+        self._scan_from = 1
+        self._indexed: set[int] = set()
+
+    # -- taking
+
+    async def take(self, ledgers: Collection[LedgerId] | None) -> FinalStates:
+        """Final states of those ledgers (None: all), fenced first unless an earlier answer has them."""
+        if ledgers is None:
+            self._wanted = None
+        elif self._wanted is not None:
+            self._wanted.update(ledgers)
+        try:
+            async with asyncio.timeout(self._policy.take_seconds):
+                async with self._taking:
+                    return await self._take(ledgers)
+        except TimeoutError:
+            raise MediumError(
+                f"the log of {self._incarnation} was not taken: the object store is slow"
+            ) from None
+
+    async def _take(self, ledgers: Collection[LedgerId] | None) -> FinalStates:
+        while True:
+            await self._load_taken()
+            if self._taken.has(ledgers):
+                return self._taken
+            wanted, self._wanted = self._wanted, set()
+            if self._has_ended(self._incarnation) or ledgers is None:
+                wanted = None
+            scope = None if wanted is None else frozenset({*wanted, *(ledgers or ())})
+            answer = await self._recover(scope)
+            key = self.keys.answer(self._taken.results)
+            await create_settled(self._medium, key, encode_result(answer), self._policy)
+
+    async def _load_taken(self) -> None:
+        while not self._taken.is_final:
+            key = self.keys.answer(self._taken.results)
+            try:
+                data = await asked(lambda key=key: self._medium.get(key), self._policy)  # type: ignore[misc]
+            except MediumMissingError:
+                return
+            fold_result(self._taken, bytes(data), key)
+            self._taken.results += 1
+        self._scans.clear()
+
+    async def _recover(self, scope: Collection[LedgerId] | None) -> FinalStates:
+        for _ in range(_TRIES):
+            try:
+                return await self._recover_once(scope)
+            except MediumMissingError:
+                # A living writer removes objects that a newer checkpoint makes superfluous.
+                continue
+        raise LogError(f"the log of {self._incarnation} changes while it is read")
+
+    async def _recover_once(self, scope: Collection[LedgerId] | None) -> FinalStates:
+        checkpoint = await self._checkpoint()
+        fence = await self._fence(scope, checkpoint.scan_from)
+        for number in [one for one in self._scans if one < checkpoint.scan_from]:
+            del self._scans[number]
+        unread = [n for n in range(checkpoint.scan_from, fence + 1) if n not in self._scans]
+        await _in_parallel(self._scan, unread)
+        scans = {number: self._scans[number] for number in range(checkpoint.scan_from, fence + 1)}
+        folds = self._folded(checkpoint, scans)
+        states = {LedgerId(one): fold for one, fold in folds.items() if fold.has_records}
+        wanted = list(states) if scope is None else [one for one in scope if one in states]
+        new = [one for one in wanted if one not in self._taken.states and one not in self._taken.absent]
+        for one in new:
+            if states[one].is_damaged:
+                log.error("records of ledger %s in the log of %s are damaged", one, self._incarnation)
+        return FinalStates(
+            states={one: states[one].state() for one in new},
+            namespaces={one: states[one].namespace for one in new},
+            absent=set() if scope is None else set(scope) - states.keys(),
+            is_final=scope is None,
+        )
+
+    def _folded(
+        self, checkpoint: _Checkpoint, scans: dict[int, _ScannedCommit | FencedLedgers]
+    ) -> dict[int, LedgerFold]:
+        fences = checkpoint.fences
+        commits = []
+        for number, scan in sorted(scans.items()):
+            if isinstance(scan, FencedLedgers):
+                fences.add(number, scan.ledgers)
+            elif scan.ordinal > checkpoint.ordinal:
+                commits.append(scan)
+        commits.sort(key=lambda one: one.ordinal)
+        self._check_whole(checkpoint, commits)
+        folds = checkpoint.folds
+        for commit in commits:
+            for run in commit.runs:
+                if not fences.is_void(run.ledger, commit.number):
+                    fold = folds.setdefault(run.ledger, LedgerFold())
+                    fold.add_run(run.first, run.entries, run.size, run.states, is_good=run.is_good)
+            for ledger, part in commit.parts:
+                if not fences.is_void(ledger, commit.number):
+                    folds.setdefault(ledger, LedgerFold()).set_part(part)
+        return folds
+
+    def _check_whole(self, checkpoint: _Checkpoint, commits: Sequence[_ScannedCommit]) -> None:
+        """What its writer has confirmed must be there: else objects were removed by others, and what they held must not
+        pass for something that never was."""
+        if len({commit.nonce for commit in commits}) > 1:
+            raise LogError(
+                f"two writers have used the name {self._incarnation}: objects were copied into its log"
+            )
+        confirmed = max((commit.confirmed for commit in commits), default=0)
+        missing = set(range(checkpoint.ordinal + 1, confirmed + 1)) - {commit.ordinal for commit in commits}
+        if missing:
+            raise LogError(
+                f"{len(missing)} confirmed commits of {self._incarnation} are gone, {min(missing)} first: objects"
+                f" below {self.keys.log} were deleted, perhaps by a lifecycle rule. Restore them"
+            )
+
+    async def _checkpoint(self) -> _Checkpoint:
+        """The newest checkpoint, with those that it builds on."""
+        listed = await asked(lambda: self._medium.list(self.keys.states), self._policy)
+        numbers = [number for key, _ in listed if (number := number_of(key))]
+        if not numbers:
+            return _Checkpoint()
+        newest = await self._state(max(numbers))
+        notes = [newest]
+        if newest.base < newest.number:
+            notes = [*await _in_parallel(self._state, range(newest.base, newest.number)), newest]
+        found = _Checkpoint(newest.ordinal, newest.scan_from)
+        for ledger, note in joined_ledgers(notes).items():
+            found.folds[ledger] = note.fold()
+            if note.fence:
+                found.fences.of[ledger] = note.fence
+        return found
+
+    async def _state(self, number: int) -> StateNote:
+        key = self.keys.state(number)
+        return decode_state(await asked(lambda: self._medium.get(key), self._policy), key)
+
+    async def _scan(self, number: int) -> None:
+        key = self.keys.number(number)
+        data = await asked(lambda: self._medium.get(key), self._policy)
+        if is_fence(data):
+            fence = decode_object(data)
+            if not isinstance(fence, FenceObject):
+                raise LogError(f"the fence {key} is damaged")
+            self._scans[number] = fence.fenced
+            return
+        view = memoryview(data)
+        table = decode_table(view[: table_bytes(view)], number)
+        if table is None:
+            raise LogError(f"{key} is damaged, or not of this log: restore the object")
+        commit = scan_commit(view, number & 0xFFFFFFFF, 0, table.header)
+        self._scans[number] = _ScannedCommit(
+            number,
+            table.header.number,
+            table.nonce,
+            table.header.confirmed_end,
+            [_scanned(run) for run in commit.runs],
+            commit.parts,
+        )
+        self._index(number, table, len(view))
+
+    # -- fencing
+
+    async def _fence(self, scope: Collection[LedgerId] | None, first: int) -> int:
+        """Fences the ledgers; returns a number below which, and at which, everything is settled."""
+        state = Fencing(None if scope is None else frozenset(scope))
+        fencer = secrets.token_hex(12)
+        data = encode_fence(fencer, state.ledgers)
+        failures: dict[int, int] = {}
+
+        async def perform(effect: fencing.FencerEffect) -> fencing.FencerEvent:
+            match effect:
+                case fencing.ListNumbers():
+                    after = self.keys.number(first - 1)
+                    listed = await asked(lambda: self._medium.list(self.keys.log, after), self._policy)
+                    return fencing.NumbersListed(first, frozenset(number_of(key) for key, _ in listed))
+                case fencing.CreateFence(number):
+                    await asyncio.sleep(self._policy.retry_after(failures.get(number, 0)))
+                    failures[number] = failures.get(number, 0) + 1
+                    return fencing.FenceAnswered(
+                        number, await self._medium.create(self.keys.number(number), [data])
+                    )
+                case fencing.ReadFence(number):
+                    return fencing.FenceRead(number, await self._read_fence(number, fencer))
+                case fencing.AllSettled():
+                    raise AssertionError("nothing to perform")
+
+        running: set[asyncio.Task[fencing.FencerEvent]] = set()
+        try:
+            running.update(asyncio.create_task(perform(effect)) for effect in state.begin())
+            while True:
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    state, effects = fencing.advance_fence(state, task.result())
+                    for effect in effects:
+                        if isinstance(effect, fencing.AllSettled):
+                            return effect.fence
+                        running.add(asyncio.create_task(perform(effect)))
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _read_fence(self, number: int, fencer: str) -> Found | FencedLedgers:
+        key = self.keys.number(number)
+        try:
+            data = await self._medium.get(key, 0, PEEK_BYTES)
+            if is_fence(data) and len(data) == PEEK_BYTES:
+                data = await self._medium.get(key)
+        except MediumMissingError:
+            return Found.ABSENT
+        except MediumError:
+            return Found.UNREAD
+        there = decode_object(data)
+        if isinstance(there, FenceObject):
+            return Found.OURS if there.fencer == fencer else there.fenced
+        return Found.FOREIGN
+
+    # -- where entries lie
+
+    async def index(self) -> None:
+        """Finds out what was written since the last call."""
+        async with self._indexing:
+            listed = await asked(
+                lambda: self._medium.list(self.keys.states, self.keys.state(self._states_indexed)),
+                self._policy,
+            )
+            numbers = sorted(number for key, _ in listed if (number := number_of(key)))
+            for note in await _in_parallel(self._state, numbers):
+                self.places.add_notes(note.places)
+                self.places.sizes.update(note.sizes)
+                self._scan_from = max(self._scan_from, note.scan_from)
+                self._states_indexed = max(self._states_indexed, note.number)
+            self._indexed = {one for one in self._indexed if one >= self._scan_from}
+            after = self.keys.number(self._scan_from - 1)
+            listed = await asked(lambda: self._medium.list(self.keys.log, after), self._policy)
+            self.places.sizes.update({number_of(key): size for key, size in listed})
+            await _in_parallel(
+                self._index_object, [n for key, _ in listed if (n := number_of(key)) not in self._indexed]
+            )
+
+    async def _index_object(self, number: int) -> None:
+        key = self.keys.number(number)
+        try:
+            table = await read_table(self._blocks, key, number)
+        except MediumMissingError:
+            return
+        if table is not None:
+            self._index(number, table, self.places.sizes.get(number, 0))
+        self._indexed.add(number)
+
+    def _index(self, number: int, table: CommitTable, size: int) -> None:
+        self.places.sizes[number] = size
+        self._indexed.add(number)
+        for ledger, first, entries, _, _ in table.runs:
+            if entries:
+                self.places.add(ledger, first, number)
+
+
+def _scanned(run: ScannedRun) -> _ScannedRun:
+    size = sum(run.lengths) - fmt.RECORD_BYTES * len(run.lengths)
+    return _ScannedRun(run.ledger, run.first, run.entries, size, run.states, not run.bad)
+
+
+async def read_table(blocks: BlockCache, key: str, number: int) -> CommitTable | None:
+    """The table of a commit; None if the object is none."""
+    head = await blocks.read(key, 0, fmt.COMMIT_BYTES)
+    if is_fence(head):
+        return None
+    return decode_table(await blocks.read(key, 0, table_bytes(head)), number)
+
+
+async def _in_parallel(work: Callable[[int], Awaitable[T]], numbers: Iterable[int]) -> list[T]:
+    """The results in the order of the numbers, some of them worked on at a time."""
+    room = asyncio.Semaphore(_READS)
+
+    async def one(number: int) -> T:
+        async with room:
+            return await work(number)
+
+    tasks = [asyncio.create_task(one(number)) for number in numbers]
+    try:
+        return [await task for task in tasks]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
