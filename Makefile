@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pictures test sim fmt lint types proto lock bench bench-backtest bench-cluster bench-spark soak soak-cluster soak-spark spark spark-4.2 interop fuzz bench-rest cluster-test clean
+.PHONY: help setup demo pictures test cluster-test sim fmt lint types proto lock bench bench-backtest bench-cluster bench-spark soak soak-cluster soak-spark spark spark-4.2 interop fuzz bench-rest clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9.-]+):.*## /\1|/' | awk -F'|' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -26,6 +26,10 @@ test: setup  ## format, types and tests (a Java runtime for Spark and a Chromium
 	@$(BIN)/pytest -q -n 2 --dist loadfile
 	@bin/jre || echo "test: no Java, skipping the tests of Spark"
 	@$(BIN)/pytest -q tests/spark -m spark -n 2 --dist loadfile
+
+cluster-test: setup  ## what needs real ZooKeeper servers and MinIO (a JRE, Debian's package zookeeper, Go; installed where possible; PYTEST="-k medium")
+	@bin/zookeeper
+	@bin/minio $(BIN)/pytest -q -m "zookeeper or cluster" tests $(PYTEST)
 
 sim: setup  ## whole clusters on one seed, with every kind of fault (SEED=7 RUNS=100)
 	@$(BIN)/anabranch simulate --seed $(or $(SEED),0) --runs $(or $(RUNS),1)

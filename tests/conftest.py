@@ -7,6 +7,8 @@ import unittest
 import pytest
 from hypothesis import HealthCheck, settings
 
+from harness.zookeeper import missing
+
 # The same examples every time, so that a change is judged by what it changes; ANABRANCH_CHANCE=1 looks for new ones. A
 # busy machine is no fault of the code: no test fails for being slow.
 settings.register_profile(
@@ -25,6 +27,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     well, and Python before 3.11.8 cannot do one within the other (gh-106905)."""
     if isinstance(item, pytest.Function) and isinstance(item.instance, unittest.TestCase):
         gc.collect()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests on real ZooKeeper servers run where they are asked for, and then they must be able to."""
+    if "zookeeper" not in config.getoption("-m"):
+        left_out = [item for item in items if item.get_closest_marker("zookeeper")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("zookeeper")]
+    elif (why := missing()) is not None:
+        raise pytest.UsageError(why)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import time
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
@@ -32,7 +34,11 @@ from anabranch.metadata.port import VALUE_BYTES_MAX, Changes, MetadataStore, Ses
 from anabranch.metadata.remote import RemoteMetadata
 from anabranch.metadata.served import MetadataServer
 from anabranch.metadata.sqlite import SqliteMetadata
+from anabranch.metadata.zookeeper.address import zookeeper_address
+from anabranch.metadata.zookeeper.link import ZooKeeperAccess
+from anabranch.metadata.zookeeper.store import ZooKeeperMetadata
 from harness.metadata_process import MetadataProcess, Relay, until_session, until_state
+from harness.zookeeper import TcpRelay, ZooKeepers, end_session, shared_ensemble, shared_server
 
 EVERYTHING = Changes(everything=True)
 
@@ -174,6 +180,67 @@ class ServedHarness(RelayHarness):
         await self.server.stop()
 
 
+class ZooKeeperHarness:
+    """A real server. Each handle connects through a relay; a chroot for each test."""
+
+    is_durable = True
+
+    def __init__(self, folder: Path) -> None:
+        self.chroot = f"/{uuid.uuid4().hex}"
+        self.relays: dict[MetadataStore, TcpRelay] = {}
+        self.servers: ZooKeepers | None = None
+
+    def running(self) -> ZooKeepers:
+        return shared_server()
+
+    async def start(self) -> None:
+        if self.servers is None:
+            self.servers = self.running()
+            self.ports = itertools.cycle(self.servers.ports())
+        else:
+            self.servers.restart()
+            self.ports = itertools.cycle(self.servers.ports())
+
+    async def stop(self) -> None:
+        for store, relay in self.relays.items():
+            await store.close()
+            relay.close()
+        self.relays.clear()
+
+    async def connect(self) -> ZooKeeperMetadata:
+        relay = TcpRelay(next(self.ports))
+        store = await ZooKeeperMetadata.connect(
+            zookeeper_address(f"zk://127.0.0.1:{relay.port}{self.chroot}"),
+            ZooKeeperAccess(session_timeout_ms=60_000),
+            wait_s=60,
+            makes_chroot=True,
+        )
+        self.relays[store] = relay
+        return store
+
+    async def cut(self, store: MetadataStore) -> None:
+        self.relays[store].cut()
+        await until_state(store, SessionState.IN_DOUBT)
+
+    async def expire(self, store: MetadataStore) -> None:
+        relay, ended = self.relays[store], store.session.id
+        was_connected = store.session.state is SessionState.CONNECTED
+        await asyncio.to_thread(end_session, relay, ended)
+        if was_connected:
+            await until_session(store, lambda: store.session.id != ended)
+
+    async def restore(self, store: MetadataStore) -> None:
+        self.relays[store].open()
+        await until_state(store, SessionState.CONNECTED)
+
+
+class EnsembleHarness(ZooKeeperHarness):
+    """Three servers: handles are connected in turn to the leader and to one that is behind."""
+
+    def running(self) -> ZooKeepers:
+        return shared_ensemble()
+
+
 class ProcessHarness(RelayHarness):
     async def start_server(self) -> None:
         self.process = MetadataProcess(self.folder)
@@ -189,7 +256,11 @@ HARNESSES: dict[str, Callable[[Path], Harness]] = {
     "sqlite": SqliteHarness,
     "served": ServedHarness,
     "process": ProcessHarness,
+    "zookeeper": ZooKeeperHarness,
+    "ensemble": EnsembleHarness,
 }
+# What needs a program of others, and its marker.
+MARKS = {"zookeeper": [pytest.mark.zookeeper], "ensemble": [pytest.mark.zookeeper]}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -197,7 +268,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "tree" in metafunc.fixturenames:
         takes_part = "tree" in inspect.signature(metafunc.function).parameters
         names = [name for name in HARNESSES if name != "process" or takes_part]
-        metafunc.parametrize("tree", names, indirect=True)
+        params = [pytest.param(name, marks=MARKS.get(name, ()), id=name) for name in names]
+        metafunc.parametrize("tree", params, indirect=True)
 
 
 @pytest.fixture
@@ -301,7 +373,8 @@ async def test_concurrent_incrementers_lose_no_update(tree: Harness) -> None:
 
     async def increment(store: MetadataStore) -> None:
         while True:
-            seen = await store.get("/n")
+            # Afresh: nothing else tells this session that another one has made the node.
+            seen = await store.get("/n", fresh=True)
             assert seen is not None
             try:
                 await store.put("/n", b"%d" % (int(seen.value) + 1), if_version=seen.version)

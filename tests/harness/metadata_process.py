@@ -9,7 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
-from anabranch.metadata.port import SessionState
+from anabranch.metadata.port import MetadataStore, SessionState
 from anabranch.metadata.remote import RemoteMetadata
 from anabranch.metadata.unix_sockets import address_of
 
@@ -96,11 +96,11 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-async def until_state(store: RemoteMetadata, state: SessionState) -> None:
+async def until_state(store: MetadataStore, state: SessionState) -> None:
     await until_session(store, lambda: store.session.state is state)
 
 
-async def until_session(store: RemoteMetadata, holds: object) -> None:
+async def until_session(store: MetadataStore, holds: object) -> None:
     """Waits until that is true of the store's session."""
     assert callable(holds)
     changed = asyncio.Event()

@@ -12,6 +12,9 @@ MetadataError
 |-- StoreInUse          another process owns the embedded store
 |-- StoreDamaged        the stored bytes are not a metadata store, or no longer one
 |-- StoreTooNew         written by a newer release
+|-- BadStoreUrl         the URL of a store cannot be read
+|-- StoreAbsent         the store has no folder for this cluster
+|-- StoreForbidden      the store does not allow it to this process
 `-- StoreUnavailable    retryable; a write may or may not have taken effect
     `-- StoreFull       retryable; the disk has no room, the write did not take effect
 """
@@ -96,6 +99,18 @@ class StoreDamaged(MetadataError):
 
 class StoreTooNew(MetadataError):
     """A newer release wrote this store; this one would misread it."""
+
+
+class BadStoreUrl(MetadataError):
+    """The URL names no store that this release knows."""
+
+
+class StoreAbsent(MetadataError):
+    """The store answers, and there is no folder for this cluster in it."""
+
+
+class StoreForbidden(MetadataError):
+    """The store answers, and does not allow what was asked: credentials, an ACL, or a release that is too old."""
 
 
 class StoreUnavailable(MetadataError):

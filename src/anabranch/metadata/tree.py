@@ -92,13 +92,13 @@ class Tree(ABC):
     # The verbs.
 
     def create(self, path: str, value: bytes, owner: str | None) -> Versioned:
-        _check_size(path, value)
+        check_size(path, value)
         if self.get(check_path(path)) is not None:
             raise AlreadyExists(path)
         return self._make(path, value, owner)
 
     def put(self, path: str, value: bytes, if_version: int | None) -> Versioned:
-        _check_size(path, value)
+        check_size(path, value)
         old = self.get(check_path(path))
         if if_version is not None and (old is None or old.version != if_version):
             raise VersionConflict(path, if_version, None if old is None else old.version)
@@ -126,7 +126,7 @@ class Tree(ABC):
         """The node holds the first id not given out yet, so a block of any length is one write."""
         assert count > 0, "a block holds at least one id"
         old = self.get(check_path(path))
-        first = 0 if old is None else _counter(path, old.value)
+        first = 0 if old is None else counter_of(path, old.value)
         if first + count > COUNTER_MAX:
             raise NotACounter(path)
         value = b"%d" % (first + count)
@@ -163,12 +163,14 @@ class Tree(ABC):
         return node
 
 
-def _check_size(path: str, value: bytes) -> None:
+def check_size(path: str, value: bytes) -> None:
+    """ValueTooLarge, unless every store we support can keep the value."""
     if len(value) > VALUE_BYTES_MAX:
         raise ValueTooLarge(f"value of {len(value)} bytes for {path}, limit {VALUE_BYTES_MAX}")
 
 
-def _counter(path: str, value: bytes) -> int:
+def counter_of(path: str, value: bytes) -> int:
+    """The first id that a counter has not given yet, by the value of its node; NotACounter if it is none."""
     if not value:
         return 0  # A folder created as the parent of a child; nothing was counted yet.
     # isdigit lets no sign, space or underscore through, as int() would.

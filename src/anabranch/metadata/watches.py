@@ -19,16 +19,17 @@ PENDING_PATHS_MAX = 1_000
 class MergingWatch:
     """The Watch of the port."""
 
-    def __init__(self, table: WatchTable, prefix: str) -> None:
+    def __init__(self, table: WatchTable, prefix: str, *, is_armed: bool = True) -> None:
         self.prefix = prefix
         self._table = table
         self._paths: set[str] = set()
-        self._everything = True  # The first item, so that watching and then reading leaves no gap.
+        self._is_armed = is_armed
+        self._everything = is_armed  # The first item, so that watching and then reading leaves no gap.
         self._is_closed = False
         self._waiter: asyncio.Future[None] | None = None
 
     def changed(self, path: str) -> None:
-        if self._everything:
+        if self._everything or not self._is_armed:
             return
         self._paths.add(path)
         if len(self._paths) > PENDING_PATHS_MAX:
@@ -36,9 +37,16 @@ class MergingWatch:
         self._wake()
 
     def read_everything(self) -> None:
+        """The watch counts as armed from here on."""
         self._paths.clear()
+        self._is_armed = True
         self._everything = True
         self._wake()
+
+    def armed(self) -> None:
+        """From here on every change is told."""
+        if not self._is_armed:
+            self.read_everything()
 
     def close(self) -> None:
         self._is_closed = True
@@ -81,7 +89,11 @@ class WatchTable:
         self._by_prefix: dict[str, dict[MergingWatch, None]] = {}
 
     def open(self, prefix: str) -> MergingWatch:
-        watch = MergingWatch(self, check_prefix(prefix))
+        return self.add(prefix, is_armed=True)
+
+    def add(self, prefix: str, *, is_armed: bool) -> MergingWatch:
+        """One that is not armed yet says nothing until `armed` or `read_everything`."""
+        watch = MergingWatch(self, check_prefix(prefix), is_armed=is_armed)
         self._by_prefix.setdefault(prefix, {})[watch] = None
         return watch
 
@@ -98,6 +110,10 @@ class WatchTable:
             for prefix in upwards(path):
                 for watch in self._by_prefix.get(prefix, ()):
                     watch.changed(path)
+
+    def armed(self, prefix: str) -> None:
+        for watch in list(self._by_prefix.get(prefix, ())):
+            watch.armed()
 
     def read_everything(self) -> None:
         for watch in self._all():
