@@ -184,7 +184,7 @@ class Recorder:
             counters = topic.counters
             backlog = 0
             if topic.subscriptions:
-                backlog = sum(s.backlog() for s in topic.subscriptions.values() if not s.is_drained)
+                backlog = sum(s.backlog_messages() for s in topic.subscriptions.values() if not s.is_drained)
             known = self._counted.get(ref(topic))
             if known is None:
                 known = self._opened(name, topic)
