@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from typing import Protocol
 
 import anabranch
@@ -76,6 +76,9 @@ class MeasuredBroker(Protocol):
     def config(self) -> BrokerConfig: ...
 
     def loaded(self) -> Mapping[TopicName, Topic]: ...
+
+    def unopened(self) -> Mapping[TopicName, Mapping[str, int]]:
+        """What waits, by subscription, in topics that have not been opened since the start, as far as that is known."""
 
     @property
     def non_persistent(self) -> NonPersistentTopics: ...
@@ -187,6 +190,7 @@ async def _add_topics(page: Page, cluster: str, broker: MeasuredBroker) -> None:
         counts[namespace] = counts.get(namespace, 0) + 1
         if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
             await asyncio.sleep(0)
+    unopened = sum(_add_unopened(page, cluster, broker, per_topic=per_topic))
     upkeep.finish()
     buckets.finish()
     if per_topic:
@@ -202,7 +206,21 @@ async def _add_topics(page: Page, cluster: str, broker: MeasuredBroker) -> None:
             page.add_all(labels, figures)
         for key, name_of_sum in _BROKER_NAMES.items():
             total[name_of_sum] += figures[key]
+    total[_BROKER_NAMES["pulsar_msg_backlog"]] += unopened
     page.add_all(cluster, {"pulsar_broker_topics_count": sum(counts.values()), **total})
+
+
+def _add_unopened(page: Page, cluster: str, broker: MeasuredBroker, *, per_topic: bool) -> Iterator[int]:
+    """Backlogs outlive a restart: alerts on them must not stop until the topic is opened."""
+    for name, waiting in broker.unopened().items():
+        labels = f"{cluster},{_topic_labels(name)}"
+        if per_topic:
+            page.add("pulsar_msg_backlog", labels, sum(waiting.values()))
+        for subscription, backlog in waiting.items():
+            if per_topic:
+                subscribed = f'{labels},subscription="{escaped(subscription)}"'
+                page.add("pulsar_subscription_back_log", subscribed, backlog)
+            yield backlog
 
 
 def _topic_labels(name: TopicName) -> str:

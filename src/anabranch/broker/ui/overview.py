@@ -171,7 +171,7 @@ async def overview_part(sources: PageSources, names: Names, since_ms: int, wante
         topics[str(name)] = TopicPart(
             0.0 if latest is None else latest.messages_in,
             0.0 if latest is None else latest.messages_out,
-            0 if latest is None else latest.backlog,
+            sources.recorder.backlog(name),
             _spark(totals, since_ms),
             {int(number): heat for number, heat in heats.items()},
             consumers[name],
@@ -298,10 +298,16 @@ async def _topic(
         "name": str(name),
         "msgRateIn": round(latest.messages_in + sum(part.msg_rate_in for part in theirs), 2),
         "msgRateOut": round(latest.messages_out + sum(part.msg_rate_out for part in theirs), 2),
-        "backlog": latest.backlog + sum(part.backlog for part in theirs),
+        "backlog": _known_sum([sources.recorder.backlog(name), *(part.backlog for part in theirs)]),
         "spark": spark,
         **shape,
     }
+
+
+def _known_sum(backlogs: Iterable[int | None]) -> int | None:
+    """What waits in all parts that are known; None if none is."""
+    known = [backlog for backlog in backlogs if backlog is not None]
+    return sum(known) if known else None
 
 
 _NOTHING: Final = Total(0, 0.0, 0.0, 0.0, 0.0, 0)

@@ -23,7 +23,8 @@ class TopicPart(msgspec.Struct, frozen=True):
 
     msg_rate_in: float = 0.0
     msg_rate_out: float = 0.0
-    backlog: int = 0
+    # None if none of it has been opened since the start, and nothing is remembered.
+    backlog: int | None = None
     spark: list[list[float]] = []
     heats: dict[int, float] = {}
     # By subscription.

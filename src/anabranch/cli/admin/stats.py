@@ -37,7 +37,8 @@ class Row:
     rate_out: float
     bytes_rate_out: float
     backlog: int
-    stored_bytes: int
+    # None if the broker does not know: the topic has not been opened since its start.
+    stored_bytes: int | None
     producers: int
     consumers: int
     messages_in: int = 0
@@ -86,7 +87,8 @@ def rows(found: Sequence[MetricSample]) -> dict[Key, Row]:
             continue
         of = sample.labels.get("topic") or sample.labels["namespace"], sample.labels.get("segment", "")
         figures.setdefault(of, {})[field] = sample.value if field in _COUNTED else int(sample.value)
-    zero = dict.fromkeys(_FIELDS.values(), 0)
+    zero: dict[str, Any] = dict.fromkeys(_FIELDS.values(), 0)
+    zero["stored_bytes"] = None
     return {
         (topic, segment): Row(topic=topic, segment=segment, **{**zero, **values})
         for (topic, segment), values in figures.items()
@@ -113,8 +115,15 @@ def by_topic(found: Iterable[Row], told: Mapping[str, Mapping[str, Any]]) -> dic
 
 
 def _together(one: Row, other: Row) -> Row:
-    sums = {field: getattr(one, field) + getattr(other, field) for field in _FIELDS.values()}
+    sums: dict[str, Any] = {
+        field: _sum(getattr(one, field), getattr(other, field)) for field in _FIELDS.values()
+    }
     return replace(one, **sums)
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    """What is not known of a part is not known of the whole."""
+    return None if one is None or other is None else one + other
 
 
 def measured(before: Mapping[Key, Row], after: Mapping[Key, Row], seconds: float) -> dict[Key, Row]:
@@ -136,7 +145,7 @@ def chosen(found: Mapping[Key, Row], text: str, order: str, top: int) -> list[Ro
         kept.sort(key=lambda row: row.name)
     else:
         # Ties go by stored bytes and by name, so that idle topics keep their places.
-        kept.sort(key=lambda row: (-getattr(row, _ORDERS[order]), -row.stored_bytes, row.name))
+        kept.sort(key=lambda row: (-(getattr(row, _ORDERS[order]) or 0), -(row.stored_bytes or 0), row.name))
     return kept[:top] if top else kept
 
 
@@ -193,7 +202,7 @@ _COLUMNS: dict[str, Callable[[Row], str]] = {
     "OUT msg/s": lambda row: rate(row.rate_out),
     "OUT": lambda row: f"{size(row.bytes_rate_out)}/s",
     "BACKLOG": lambda row: f"{row.backlog:,}",
-    "STORED": lambda row: size(row.stored_bytes),
+    "STORED": lambda row: "?" if row.stored_bytes is None else size(row.stored_bytes),
     "PRODUCERS": lambda row: str(row.producers),
     "CONSUMERS": lambda row: str(row.consumers),
 }

@@ -33,6 +33,9 @@ const BROKER_COLUMNS = [
 // A broker that is alone has these columns; the others compare brokers with each other.
 const ALONE = 6;
 
+const UNOPENED = "Nobody has opened this topic since the broker started: what waits in it is not known yet.";
+const waiting = (topic) => (topic.backlog === null ? "?" : short(topic.backlog));
+
 export const topicHref = (topic) => {
   const [, , tenant, namespace, ...rest] = topic.split("/");
   return `#/topics/${tenant}/${namespace}/${encodeURIComponent(rest.join("/"))}`;
@@ -283,9 +286,10 @@ export class OverviewPage {
       row.section.append(h("em", {}, label));
     }
     const heat = topic.kind === "classic" ? "–" : percent(topic.heat);
-    [short(topic.msgRateIn), short(topic.msgRateOut), heat, short(topic.backlog), String(topic.consumers)].forEach(
+    [short(topic.msgRateIn), short(topic.msgRateOut), heat, waiting(topic), String(topic.consumers)].forEach(
       (value, i) => text(row.cells[i], value),
     );
+    set(row.cells[3], "title", topic.backlog === null ? UNOPENED : null);
   }
 
   listBrokers(answer) {
