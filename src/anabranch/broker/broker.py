@@ -45,6 +45,7 @@ from anabranch.broker.observe import metrics
 from anabranch.broker.observe.log_probe import LogProbe
 from anabranch.broker.observe.loop_lag import LoopLag
 from anabranch.broker.observe.loop_share import LoopShare
+from anabranch.broker.observe.troubles import Troubles, troubles
 from anabranch.broker.peers.remote_rest import RemoteRest
 from anabranch.broker.peers.topic_moves import CallsOfMoves, TopicMoves
 from anabranch.broker.policy.effective import EffectivePolicies, effective
@@ -302,6 +303,7 @@ class Broker:
             self.ground.ranges,
             self.balancer,
             self.elsewhere,
+            self.troubles,
         )
 
     def _build_balance(self, measured: Callable[[Broker, LoadSources], LoadSources]) -> None:
@@ -402,6 +404,10 @@ class Broker:
     @property
     def _page_loads(self) -> LoadHistory | None:
         return None if self.scaling is None else self.scaling.reporter.history
+
+    async def troubles(self) -> Troubles:
+        """The disk, and who is held back by what here."""
+        return await troubles(self.log, self.loaded(), lambda: self.paused_connections)
 
     def unopened(self) -> Mapping[TopicName, Mapping[str, int]]:
         """What waits, by subscription, in topics that have not been opened since the start, as far as that is known."""
@@ -629,4 +635,5 @@ class Broker:
             metrics=lambda: metrics.render(
                 self, None if self.ground.balance is None else self.ground.balance.work
             ),
+            troubles=self.troubles,
         )

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from anabranch.broker.observe.troubles import Troubles
+
 
 class BrokerFigures(msgspec.Struct, frozen=True):
     connections: int
@@ -36,6 +38,8 @@ class OverviewPart(msgspec.Struct, frozen=True):
     segments: int
     totals: list[list[float]]
     topics: dict[str, TopicPart]
+    # None from a broker of an earlier release.
+    troubles: Troubles | None = None
 
 
 class BundleTraffic(msgspec.Struct, frozen=True, array_like=True):
