@@ -28,6 +28,7 @@ LAYERS = [
     "storage",
     "controller",
     "client",
+    "admin",
     "broker",
     "supervisor",
     "spark",

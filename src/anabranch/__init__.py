@@ -1,7 +1,8 @@
 """Anabranch: messaging whose topics scale themselves.
 
 The client's names are here. Each is loaded at its first use, because a broker imports this package too and needs none
-of them. `anabranch.blocking` has the same names for programs without an event loop.
+of them. `anabranch.blocking` has the same names for programs without an event loop; `anabranch.admin` administers
+brokers.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from anabranch import admin as admin
     from anabranch import blocking as blocking
     from anabranch.client import AvroSchema as AvroSchema
     from anabranch.client import AvroType as AvroType
@@ -96,8 +98,8 @@ __all__ = [
 if not TYPE_CHECKING:  # With it, type checkers would accept any name.
 
     def __getattr__(name: str) -> Any:
-        if name == "blocking":
-            return import_module("anabranch.blocking")
+        if name in ("admin", "blocking"):
+            return import_module(f"anabranch.{name}")
         if name == "__version__":
             return import_module("anabranch.version").__version__
         if name not in __all__:
@@ -107,4 +109,4 @@ if not TYPE_CHECKING:  # With it, type checkers would accept any name.
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "blocking"})
+    return sorted({*globals(), *__all__, "admin", "blocking"})

@@ -413,6 +413,25 @@ async def test_deltas_without_a_snapshot_are_all_kept(open_store: Opener) -> Non
     assert state == LedgerState(0, None, (b"0", b"1", b"2", b"3", b"4"), 0)
 
 
+@pytest.mark.parametrize("is_closed", [True, False])
+async def test_messages_are_counted_through_a_take(open_store: Opener, is_closed: bool) -> None:
+    store = await started(open_store)
+    owner = Owner()
+    writer = store.open_ledger(L1, owner, "public/default")
+    writer.append(b"entry", 3)
+    writer.append_many([b"a", b"b"], [2, 500])
+    await owner.until(3, 0)
+    if is_closed:
+        writer.close()
+        assert (await store.release([L1]))[L1].messages == 505
+        await store.close()
+    heir = await started(open_store)
+    assert (await heir.take(store.incarnation, [L1]))[L1].messages == 505
+    # Asked again, the answer comes from what was stored.
+    third = await started(open_store)
+    assert (await third.take(store.incarnation, [L1]))[L1].messages == 505
+
+
 async def test_an_own_ledger_still_open_is_not_handed_out(open_store: Opener) -> None:
     store = await started(open_store)
     await filled(store, L1, [b"x"])

@@ -57,7 +57,7 @@ class ScriptedHttp:
                 self.end_headers()
                 self.wfile.write(data)
 
-            do_GET = do_PUT = do_POST = _answer
+            do_GET = do_PUT = do_POST = do_DELETE = _answer
 
             def log_message(self, *args: object) -> None:
                 pass

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
+from pathlib import Path
 
 import anabranch
 from anabranch.broker.admin.across.linked import LinkedBrokers
@@ -44,6 +45,7 @@ from anabranch.broker.observe import metrics
 from anabranch.broker.observe.log_probe import LogProbe
 from anabranch.broker.observe.loop_lag import LoopLag
 from anabranch.broker.observe.loop_share import LoopShare
+from anabranch.broker.observe.troubles import Troubles, troubles
 from anabranch.broker.peers.remote_rest import RemoteRest
 from anabranch.broker.peers.topic_moves import CallsOfMoves, TopicMoves
 from anabranch.broker.policy.effective import EffectivePolicies, effective
@@ -58,6 +60,7 @@ from anabranch.broker.topic.topic import Topic
 from anabranch.broker.topics.creation import NewTopics
 from anabranch.broker.topics.live_ledgers import tell_log_what_lives
 from anabranch.broker.topics.write_upkeep import SWEEP_S
+from anabranch.broker.ui import last_hour
 from anabranch.broker.ui.recorder import Recorder
 from anabranch.broker.ui.sources import PageSources
 from anabranch.controller.autoscaler import AutoScaler
@@ -108,13 +111,16 @@ class Broker:
         random_bytes: Callable[[int], bytes] = os.urandom,
         elsewhere: Elsewhere | None = None,
         measured: Callable[[Broker, LoadSources], LoadSources] = lambda broker, found: found,
+        last_hour: Path | None = None,
     ) -> None:
         """`config` may change while the broker runs, as far as its settings allow; everything else stays.
 
         `in_cluster`: it shares the topics with the other brokers that are registered in the same metadata. Else it owns
         everything, or what `owners` says. `brokers_expected` are there once all of them have started, 0 if that is not
         known. `one_port` has the only addresses that clients can reach, if they are those
-        of all brokers. `measured` may replace what the load balancer measures."""
+        of all brokers. `measured` may replace what the load balancer measures. The page's last hour is written to the
+        file `last_hour`, if there is one, and read from it at the start."""
+        self._last_hour = last_hour
         self.config = config
         self.metadata = metadata
         self.log = log_store
@@ -277,6 +283,7 @@ class Broker:
         self.quota_check_times = self.rounds.quota_check_times
         self.publish_times = Recent(self.log.histograms().get("append", Histogram()))
         self.recorder = Recorder(self.loaded, self.scalable, self.now_ms, self.loop.time)
+        self.open_topics.on_open(self.recorder.opened)
         self.page = PageSources(
             self.config,
             self.service_url,
@@ -296,6 +303,7 @@ class Broker:
             self.ground.ranges,
             self.balancer,
             self.elsewhere,
+            self.troubles,
         )
 
     def _build_balance(self, measured: Callable[[Broker, LoadSources], LoadSources]) -> None:
@@ -374,8 +382,36 @@ class Broker:
         self.background.until_done(self.requests.topic_lists.follow)
         self.background.every(self.config.hidden_writes_check_interval_seconds, self.write_upkeep.look)
         self.background.every(SWEEP_S, self.write_upkeep.sweep)
+        if self._last_hour is not None:
+            await self._restore_last_hour(self._last_hour)
+            self.background.every(last_hour.SAVE_S, self._save_last_hour)
         self.background.every(self.config.scalable_topic_load_report_interval, self.recorder.sample)
         self.background.begin(self.loop_lag.measure())
+
+    async def _restore_last_hour(self, path: Path) -> None:
+        if (found := await last_hour.load(path)) is None:
+            return
+        if self.is_one_of_several:
+            # Another broker may own a topic by now, and count what waits there.
+            found.waiting = {}
+        last_hour.restore(found, self.recorder, self._page_loads, self.now_ms())
+
+    async def _save_last_hour(self, *, is_clean: bool = False) -> None:
+        assert self._last_hour is not None
+        told = last_hour.image(self.recorder, self._page_loads, self.now_ms(), is_clean=is_clean)
+        await last_hour.save(self._last_hour, told)
+
+    @property
+    def _page_loads(self) -> LoadHistory | None:
+        return None if self.scaling is None else self.scaling.reporter.history
+
+    async def troubles(self) -> Troubles:
+        """The disk, and who is held back by what here."""
+        return await troubles(self.log, self.loaded(), lambda: self.paused_connections)
+
+    def unopened(self) -> Mapping[TopicName, Mapping[str, int]]:
+        """What waits, by subscription, in topics that have not been opened since the start, as far as that is known."""
+        return self.recorder.unopened()
 
     def _registrations_changed(self) -> None:
         self.peers.living({name: found.run_id for name, found in self.registry.living().items()})
@@ -418,6 +454,8 @@ class Broker:
         if self.balancer is not None:
             await self.balancer.stop()
         await self.background.close()
+        if self._last_hour is not None:
+            await self.recorder.sample()
         if (balance := self.ground.balance) is not None and balance.work is not None and others_stay:
             await balance.work.close()
         await self.requests.scalable.close()
@@ -425,8 +463,12 @@ class Broker:
             await self.scaling.close()
         if self.scalable is not None:
             await self.scalable.close()
-        for topic in list(self.loaded().values()):
+        topics = list(self.loaded().values())
+        for topic in topics:
             await topic.close(self.hand_over.moved_to(topic.name))
+        if self._last_hour is not None:
+            self.recorder.closed(topics)
+            await self._save_last_hour(is_clean=self.log.ended is None)
         self.non_persistent.close_those()
         for session in list(self.sessions):
             session.close()
@@ -593,4 +635,5 @@ class Broker:
             metrics=lambda: metrics.render(
                 self, None if self.ground.balance is None else self.ground.balance.work
             ),
+            troubles=self.troubles,
         )

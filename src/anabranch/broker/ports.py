@@ -54,6 +54,9 @@ class LogReader(Protocol):
     def count(self, start: Position, stop: Position) -> int:
         """How many kept entries lie in [start, stop). Cheap: arithmetic over the ledger list."""
 
+    def messages(self, start: Position, stop: Position) -> int:
+        """How many messages those entries hold. As cheap; `storage/core/message_counts.py` says how exact."""
+
     def position_at(self, index: int) -> Position:
         """The position of the index-th kept entry, or the end. As cheap as `count`."""
 

@@ -27,7 +27,7 @@ from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.connection.accepting import Acceptor, descriptors_for_connections
 from anabranch.broker.connection.one_port import OnePort
 from anabranch.broker.policy.namespace import ClusterRecord
-from anabranch.broker.runtime import logs
+from anabranch.broker.runtime import data_folder, logs
 from anabranch.broker.runtime.listening import (
     ServedSockets,
     StartError,
@@ -148,6 +148,7 @@ async def serving(
             one_port=place.shared if place is not None and place.has_one_port else None,
             in_cluster=place is not None,
             brokers_expected=0 if place is None else place.brokers,
+            last_hour=data_folder.last_hour(Path(config.data_dir), 0 if place is None else place.index),
         )
         # Once it is registered, others send clients to its own ports; they wait there until it has started. The shared
         # ones are for brokers that serve.

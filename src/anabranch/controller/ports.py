@@ -21,7 +21,7 @@ from anabranch.model.segments import Segment, SegmentId
 class CursorStatus:
     """The state of a subscription on one segment."""
 
-    backlog: int  # Unacknowledged messages, or entries where the number of messages is not known.
+    backlog: int  # Unacknowledged messages.
     # The segment is sealed, and acknowledged to the end. Chunked messages that were never completed do not count.
     is_drained: bool
     consumers: int = 0

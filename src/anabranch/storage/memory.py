@@ -59,6 +59,8 @@ class _Ledger:
         self.state_end = 0
         self.bytes_appended = 0
         self.bytes_confirmed = 0
+        self.messages_appended = 0
+        self.messages_confirmed = 0
         self.first_live = 0
 
     @property
@@ -69,6 +71,7 @@ class _Ledger:
         self.entries_end = len(self.entries)
         self.state_end = self.next_state
         self.bytes_confirmed = self.bytes_appended
+        self.messages_confirmed = self.messages_appended
         last = max((i for i, (is_full, _) in enumerate(self.states) if is_full), default=0)
         del self.states[:last]
         self.state_base += last
@@ -88,7 +91,8 @@ class _Ledger:
     def state(self) -> LedgerState:
         confirmed = self.states[: self.state_end - self.state_base]
         snapshot = confirmed.pop(0)[1] if confirmed and confirmed[0][0] else None
-        return LedgerState(self.entries_end, snapshot, tuple(d for _, d in confirmed), self.bytes_confirmed)
+        deltas = tuple(d for _, d in confirmed)
+        return LedgerState(self.entries_end, snapshot, deltas, self.bytes_confirmed, self.messages_confirmed)
 
     def trim(self, first_live: int) -> None:
         for i in range(self.first_live, min(first_live, len(self.entries))):
@@ -172,6 +176,7 @@ class _Writer:
         self._store.fill(self, len(entry))
         self.data.entries.append(record)
         self.data.bytes_appended += len(entry)
+        self.data.messages_appended += messages
         return number
 
     def append_many(self, entries: Sequence[Buffer], messages: Sequence[int]) -> int:

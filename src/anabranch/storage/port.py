@@ -15,7 +15,7 @@ Callers rely on three promises:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from anabranch.errors import AnabranchError
@@ -152,6 +152,9 @@ class LedgerState:
     deltas: tuple[bytes, ...]
     # Bytes of the entries, so that sizes can be reported without reading.
     bytes: int
+    # Messages in the entries, for figures alone; -1 if not known. No part of what a ledger is: recovery may have met
+    # entries that it cannot read, and counts those as one message each.
+    messages: int = field(default=-1, compare=False)
 
 
 class LiveLedger(NamedTuple):

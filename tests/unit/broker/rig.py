@@ -159,6 +159,9 @@ class ListLog:
     def count(self, start: Position, stop: Position) -> int:
         return sum(1 for at in self.positions() if start <= at < stop)
 
+    def messages(self, start: Position, stop: Position) -> int:
+        return sum(self.ledgers[at[0]][at[1]][0] for at in self.positions() if start <= at < stop)
+
     def position_at(self, index: int) -> Position:
         places = self.positions()
         return places[index] if index < len(places) else self.end

@@ -24,6 +24,7 @@ from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.connection.sign_in import SignIn
 from anabranch.broker.hidden_writes.records import WriteRecords
 from anabranch.broker.non_persistent.topics import NonPersistentTopics
+from anabranch.broker.observe.troubles import Troubles
 from anabranch.broker.policy.effective import EffectivePolicies
 from anabranch.broker.scalable.owner.registration import Registration
 from anabranch.broker.scalable.owner.segments import SegmentOwner
@@ -86,6 +87,7 @@ class AdminServices:
     non_persistent: NonPersistentTopics
     sessions: Sized
     connections_opened: Callable[[], int]
+    troubles: Callable[[], Awaitable[Troubles]]
     now_ms: Callable[[], int]
     started_ms: int
     server_version: str

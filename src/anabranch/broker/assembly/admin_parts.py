@@ -15,6 +15,7 @@ from anabranch.broker.catalog.dynamic_config import DynamicConfig
 from anabranch.broker.connection.connections import ServedConnections
 from anabranch.broker.hidden_writes.records import WriteRecords
 from anabranch.broker.non_persistent.topics import NonPersistentTopics
+from anabranch.broker.observe.troubles import Troubles
 from anabranch.broker.policy.effective import EffectivePolicies
 from anabranch.broker.topics.creation import NewTopics
 from anabranch.model.names import TopicName
@@ -37,6 +38,7 @@ def admin_services(
     probe: Callable[[], Awaitable[None]],
     loop_share: Callable[[], float],
     metrics: Callable[[], AsyncIterator[bytes]],
+    troubles: Callable[[], Awaitable[Troubles]],
 ) -> AdminServices:
     """`AdminServices` says what each of them is."""
     return AdminServices(
@@ -70,6 +72,7 @@ def admin_services(
         non_persistent=non_persistent,
         sessions=connections.sessions,
         connections_opened=lambda: connections.opened_total,
+        troubles=troubles,
         now_ms=ground.now_ms,
         started_ms=ground.started_ms,
         server_version=ground.server_version,

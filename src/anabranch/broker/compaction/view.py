@@ -126,6 +126,15 @@ class CompactedLog:
         below = left[1].number(min(stop, upto)) - left[1].number(min(start, upto))
         return max(0, below) + self._log.count(max(start, upto), stop)
 
+    def messages(self, start: Position, stop: Position) -> int:
+        left = self.left
+        if left is None:
+            return self._log.messages(start, stop)
+        upto = left[0].upto
+        # Of a batch compaction leaves the latest messages of its keys, how many is not kept: it counts as one.
+        below = left[1].number(min(stop, upto)) - left[1].number(min(start, upto))
+        return max(0, below) + self._log.messages(max(start, upto), stop)
+
     def position_at(self, index: int) -> Position:
         left = self.left
         if left is None:

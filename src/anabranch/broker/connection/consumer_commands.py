@@ -179,7 +179,7 @@ class ConsumerCommands:
             response.address = session.address
             response.connectedSince = str(stats.get("connectedSince", ""))
             response.type = stats.get("subscriptionType", consumer.subscription.type_name)
-            response.msgBacklog = consumer.subscription.backlog()
+            response.msgBacklog = consumer.subscription.backlog_messages()
             response.messageAckRate = stats.get("messageAckRate", 0.0)
         session.send(answer)
 

@@ -295,6 +295,9 @@ class NonPersistentSubscription:
     def backlog(self) -> int:
         return 0
 
+    def backlog_messages(self) -> int:
+        return 0
+
     # -- figures
 
     @property

@@ -35,7 +35,7 @@ _TOPICS: Final = {
         "Messages sent to consumers, of all subscriptions or of the one named"
     ),
     "pulsar_out_bytes_total": _counter("Bytes sent to consumers, of all subscriptions or of the one named"),
-    "pulsar_msg_backlog": _gauge("Entries not acknowledged, summed over subscriptions"),
+    "pulsar_msg_backlog": _gauge("Messages not acknowledged, summed over subscriptions"),
     "pulsar_storage_size": _gauge("Bytes stored"),
     "pulsar_storage_logical_size": _gauge("Bytes stored, counted once however often they are kept"),
     "pulsar_storage_backlog_size": _gauge(
@@ -76,8 +76,8 @@ _UPKEEP: Final = {
 }
 
 _SUBSCRIPTIONS: Final = {
-    "pulsar_subscription_back_log": _gauge("Entries not acknowledged"),
-    "pulsar_subscription_back_log_no_delayed": _gauge("Entries not acknowledged that are not delayed"),
+    "pulsar_subscription_back_log": _gauge("Messages not acknowledged"),
+    "pulsar_subscription_back_log_no_delayed": _gauge("Messages not acknowledged that are not delayed"),
     "pulsar_subscription_delayed": _gauge("Entries to be delivered later"),
     "pulsar_subscription_in_replay": _gauge("Entries waiting to be delivered again"),
     "pulsar_subscription_unacked_messages": _gauge("Messages delivered and not acknowledged"),
@@ -99,6 +99,12 @@ _SUBSCRIPTIONS: Final = {
     ),
     "pulsar_subscription_last_mark_delete_advanced_timestamp": _gauge(
         "When its cursor last advanced, in ms since 1970"
+    ),
+    "anabranch_scalable_topic_producers": _gauge(
+        "Producers of a scalable topic at this broker, by name: each counts once for all segments"
+    ),
+    "anabranch_scalable_topic_consumers": _gauge(
+        "Consumers of a scalable topic at this broker, by subscription and name: each counts once for all segments"
     ),
     "anabranch_scalable_segment_entry_buckets": _gauge("Entry buckets of a segment that consumers share"),
     "anabranch_scalable_segment_sharers": _gauge("Consumers that share the segment by entry buckets"),
@@ -132,7 +138,7 @@ _BROKER: Final = {
     "pulsar_broker_throughput_out": _gauge("Bytes sent to consumers a second"),
     "pulsar_broker_in_bytes_total": _counter("Bytes published to the topics that are open now"),
     "pulsar_broker_out_bytes_total": _counter("Bytes sent to consumers of the topics that are open now"),
-    "pulsar_broker_msg_backlog": _gauge("Entries not acknowledged, of all subscriptions"),
+    "pulsar_broker_msg_backlog": _gauge("Messages not acknowledged, of all subscriptions"),
     "pulsar_broker_storage_size": _gauge("Bytes stored by open topics"),
     "pulsar_broker_storage_logical_size": _gauge("Bytes stored by open topics, counted once"),
     "pulsar_broker_publish_latency": Metric(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from typing import Protocol
 
 import anabranch
@@ -30,7 +30,8 @@ from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.topic import Topic
 from anabranch.controller.autoscaler import AutoScaler
 from anabranch.model.histogram import Histogram, Recent
-from anabranch.model.names import NamespaceName, TopicName
+from anabranch.model.names import Domain, NamespaceName, TopicName
+from anabranch.model.scalable import scalable_name
 from anabranch.storage.port import LogStore
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -75,6 +76,9 @@ class MeasuredBroker(Protocol):
     def config(self) -> BrokerConfig: ...
 
     def loaded(self) -> Mapping[TopicName, Topic]: ...
+
+    def unopened(self) -> Mapping[TopicName, Mapping[str, int]]:
+        """What waits, by subscription, in topics that have not been opened since the start, as far as that is known."""
 
     @property
     def non_persistent(self) -> NonPersistentTopics: ...
@@ -159,13 +163,15 @@ async def _add_topics(page: Page, cluster: str, broker: MeasuredBroker) -> None:
     add_clients = _client_lines(page, broker)
     upkeep = UpkeepLines(page, cluster, per_topic=per_topic)
     buckets = BucketLines(page, cluster, per_topic=per_topic)
+    clients = ScalableClients()
     sums: dict[NamespaceName, dict[str, float]] = {}
     counts: dict[NamespaceName, int] = {}
     topics: list[Topic | NonPersistentTopic] = [*broker.loaded().values(), *broker.non_persistent.loaded()]
     for number, topic in enumerate(topics):
         figures = _topic_figures(topic)
         namespace = topic.name.namespace
-        labels = f'{cluster},namespace="{namespace}",topic="{escaped(str(topic.name))}"'
+        labels = f"{cluster},{_topic_labels(topic.name)}"
+        clients.add(topic)
         if isinstance(topic, Topic):
             upkeep.add(labels, topic)
             buckets.add(labels, topic)
@@ -184,8 +190,11 @@ async def _add_topics(page: Page, cluster: str, broker: MeasuredBroker) -> None:
         counts[namespace] = counts.get(namespace, 0) + 1
         if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
             await asyncio.sleep(0)
+    unopened = sum(_add_unopened(page, cluster, broker, per_topic=per_topic))
     upkeep.finish()
     buckets.finish()
+    if per_topic:
+        clients.finish(page, cluster)
     total: dict[str, float] = dict.fromkeys(_BROKER_NAMES.values(), 0)
     for namespace, figures in sums.items():
         labels = f'{cluster},namespace="{namespace}"'
@@ -197,7 +206,55 @@ async def _add_topics(page: Page, cluster: str, broker: MeasuredBroker) -> None:
             page.add_all(labels, figures)
         for key, name_of_sum in _BROKER_NAMES.items():
             total[name_of_sum] += figures[key]
+    total[_BROKER_NAMES["pulsar_msg_backlog"]] += unopened
     page.add_all(cluster, {"pulsar_broker_topics_count": sum(counts.values()), **total})
+
+
+def _add_unopened(page: Page, cluster: str, broker: MeasuredBroker, *, per_topic: bool) -> Iterator[int]:
+    """Backlogs outlive a restart: alerts on them must not stop until the topic is opened."""
+    for name, waiting in broker.unopened().items():
+        labels = f"{cluster},{_topic_labels(name)}"
+        if per_topic:
+            page.add("pulsar_msg_backlog", labels, sum(waiting.values()))
+        for subscription, backlog in waiting.items():
+            if per_topic:
+                subscribed = f'{labels},subscription="{escaped(subscription)}"'
+                page.add("pulsar_subscription_back_log", subscribed, backlog)
+            yield backlog
+
+
+def _topic_labels(name: TopicName) -> str:
+    """A segment has the labels of its scalable topic, and one of its own: sums by topic outlive splits and merges."""
+    shown = scalable_name(name) if name.domain is Domain.SEGMENT else name
+    labels = f'namespace="{name.namespace}",topic="{escaped(str(shown))}"'
+    return f'{labels},segment="{name.segment}"' if name.domain is Domain.SEGMENT else labels
+
+
+class ScalableClients:
+    """Counts the clients of each scalable topic once, however many of its segments they are attached to."""
+
+    def __init__(self) -> None:
+        self._producers: dict[TopicName, set[str]] = {}
+        self._consumers: dict[TopicName, set[tuple[str, str]]] = {}
+
+    def add(self, topic: Topic | NonPersistentTopic) -> None:
+        if topic.name.domain is not Domain.SEGMENT:
+            return
+        shown = scalable_name(topic.name)
+        self._producers.setdefault(shown, set()).update(one.name for one in topic.producers.values())
+        self._consumers.setdefault(shown, set()).update(
+            (subscription.name, consumer.name)
+            for subscription in topic.subscriptions.values()
+            for consumer in subscription.consumers
+        )
+
+    def finish(self, page: Page, cluster: str) -> None:
+        for name, producers in self._producers.items():
+            figures = {
+                "anabranch_scalable_topic_producers": len(producers),
+                "anabranch_scalable_topic_consumers": len(self._consumers[name]),
+            }
+            page.add_all(f"{cluster},{_topic_labels(name)}", figures)
 
 
 def _topic_figures(topic: Topic | NonPersistentTopic) -> dict[str, float]:
@@ -206,9 +263,8 @@ def _topic_figures(topic: Topic | NonPersistentTopic) -> dict[str, float]:
     size, entries = (topic.log.size_bytes, topic.log.entries) if isinstance(topic, Topic) else (0, 0)
     producers, backlog, most, rate_out, throughput_out, consumers = len(topic.producers), 0, 0, 0.0, 0.0, 0
     for subscription in topic.subscriptions.values():
-        behind = subscription.backlog()
-        backlog += behind
-        most = max(most, behind)
+        most = max(most, subscription.backlog())
+        backlog += subscription.backlog_messages()
         for consumer in subscription.consumers:
             consumers += 1
             rate_out += consumer.rates[0]
@@ -238,7 +294,7 @@ def _subscription_figures(subscription: Subscription | NonPersistentSubscription
     if not isinstance(subscription, Subscription):
         return _unstored_figures(subscription)
     consumers = subscription.consumers
-    backlog = subscription.backlog()
+    backlog = subscription.backlog_messages()
     rate = throughput = redelivered = acked = 0.0
     unacked = acked_ms = sent_ms = flow_ms = 0
     for consumer in consumers:

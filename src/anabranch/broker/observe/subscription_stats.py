@@ -31,7 +31,7 @@ _NEVER_COUNTED = {
 
 def subscription_stats(subscription: Subscription) -> dict[str, Any]:
     consumers = subscription.consumers
-    backlog = 0 if subscription.is_drained else subscription.backlog()
+    backlog = 0 if subscription.is_drained else subscription.backlog_messages()
     rates = [consumer.rates for consumer in consumers]
     stats: dict[str, Any] = {
         **_NEVER_COUNTED,

@@ -80,9 +80,10 @@ def topic_stats(topic: Topic) -> dict[str, Any]:
     size, entries = topic.log.size_bytes, topic.log.entries
     slowest = min((s.next for s in topic.subscriptions.values()), default=topic.log.end)
     backlog_bytes = size * topic.log.count(slowest, topic.log.end) // entries if entries else 0
-    for figures in subscriptions.values():
+    for name, figures in subscriptions.items():
         # Entries of a topic differ in size; only their mean is known without reading them.
-        figures["backlogSize"] = size * figures["msgBacklog"] // entries if entries else 0
+        behind = topic.subscriptions[name].backlog() if figures["msgBacklog"] else 0
+        figures["backlogSize"] = size * behind // entries if entries else 0
     return {
         **NEVER_COUNTED,
         "msgRateIn": rate_in,

@@ -38,6 +38,7 @@ class ToldLedger(msgspec.Struct, frozen=True):
     snapshot: bytes | None = None
     deltas: tuple[bytes, ...] = ()
     size: int = 0
+    messages: int = -1
 
 
 class ReleasedTopic(msgspec.Struct, frozen=True):
@@ -94,7 +95,7 @@ class TopicMoves:
             return None
         if (told := answer.ledger) is None:
             return None
-        return LedgerState(told.entries_end, told.snapshot, told.deltas, told.size)
+        return LedgerState(told.entries_end, told.snapshot, told.deltas, told.size, told.messages)
 
     async def tell_open(self, owner: BrokerAddress, topics: Sequence[TopicName]) -> None:
         await self._peers.call(owner.service_url, OPEN_TOPICS, OpenThese([str(name) for name in topics]))
@@ -114,7 +115,9 @@ class ServedMoves:
         state = await self._topics.release(TopicName.parse(request.topic), LedgerId(request.ledger))
         if state is None:
             return ReleasedTopic()
-        return ReleasedTopic(ToldLedger(state.entries_end, state.snapshot, state.deltas, state.bytes))
+        return ReleasedTopic(
+            ToldLedger(state.entries_end, state.snapshot, state.deltas, state.bytes, state.messages)
+        )
 
     async def _open(self, peer: str, request: OpenThese) -> Nothing:
         await self._topics.open([TopicName.parse(name) for name in request.topics])

@@ -26,6 +26,14 @@ FILE: Final = "identity"
 LOCK: Final = "lock"
 
 
+# What the page shows of the last hour: a file for each broker. Nothing is lost with it.
+PAGE: Final = "page"
+
+
+def last_hour(data: Path, broker: int) -> Path:
+    return data / PAGE / f"last-hour-{broker}"
+
+
 class NotTogether(AnabranchError):
     """One of the two is missing, or belongs to another broker."""
 

@@ -16,6 +16,7 @@ import sys
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import Any, Final
 
 from anabranch.broker.ports import LogReader
@@ -25,6 +26,8 @@ _SHIFT: Final = 10
 _SIZE: Final = 1 << _SHIFT
 _LOW: Final = _SIZE - 1
 _FULL: Final = (1 << _SIZE) - 1
+# Figures look at so many things one by one.
+_EACH_MAX: Final = 512
 _BIT: Final = tuple(1 << n for n in range(_SIZE))
 
 # The form of a cursor in a snapshot: next, acknowledged chunks per ledger, partly acknowledged batches.
@@ -36,7 +39,7 @@ class Cursor:
     the bits of partly acknowledged batches.
     """
 
-    __slots__ = ("_acked", "_batch_order", "batches", "held", "next", "parts_bytes")
+    __slots__ = ("_acked", "_batch_order", "_parts_messages", "batches", "held", "next", "parts_bytes")
 
     def __init__(self, at: Position = (-1, -1)) -> None:
         self.next: Position = at
@@ -45,6 +48,7 @@ class Cursor:
         # The unacknowledged messages of partly acknowledged batches. Only `_keep_part` and `_drop_part` change it.
         self.batches: dict[Position, int] = {}
         self.parts_bytes = 0
+        self._parts_messages = 0  # Unacknowledged ones, in all those batches.
         # A heap of the same positions, and of some that have been removed since: those passed by `next` are found
         # without a walk over all of them.
         self._batch_order: list[Position] = []
@@ -69,6 +73,35 @@ class Cursor:
     def backlog(self, log: LogReader) -> int:
         """The number of kept unacknowledged entries."""
         return max(0, log.count(max(self.next, log.first), log.end) - self.held)
+
+    def backlog_messages(self, log: LogReader) -> int:
+        """The number of messages in them, as exactly as the log counts.
+
+        Entries acknowledged one by one are counted one by one up to `_EACH_MAX` runs of them, and by the mean of all
+        entries from `next` on where there are more. The same goes for partly acknowledged batches."""
+        start, end = max(self.next, log.first), log.end
+        entries = log.count(start, end)
+        if entries <= self.held:
+            return 0
+        messages = log.messages(start, end)
+        if self.held:
+            messages -= self._held_messages(log, messages, entries)
+        if self.batches:
+            parts = self.batches
+            if len(parts) <= _EACH_MAX:
+                held = sum(log.messages(at, (at[0], at[1] + 1)) for at in parts)
+            else:
+                held = len(parts) * messages // max(1, entries - self.held)
+            messages -= max(0, held - self._parts_messages)
+        # Each entry that is left has a message that is left.
+        return max(messages, entries - self.held)
+
+    def _held_messages(self, log: LogReader, messages: int, entries: int) -> int:
+        if sum(map(len, self._acked.values())) <= _EACH_MAX:
+            runs = list(islice(self.acked_runs(), _EACH_MAX + 1))
+            if len(runs) <= _EACH_MAX:
+                return sum(log.messages((ledger, first), (ledger, end)) for ledger, first, end in runs)
+        return messages * self.held // entries
 
     def held_below(self, at: Position) -> int:
         """How many of the entries acknowledged beyond `next` lie below `at`."""
@@ -182,6 +215,7 @@ class Cursor:
         self.batches = {}
         self._batch_order = []
         self.parts_bytes = 0
+        self._parts_messages = 0
         if unacked:
             self._keep_part(at, unacked)
 
@@ -205,13 +239,16 @@ class Cursor:
             heappush(self._batch_order, at)
         else:
             self.parts_bytes -= _size_of(known)
+            self._parts_messages -= known.bit_count()
         self.batches[at] = unacked
         self.parts_bytes += _size_of(unacked)
+        self._parts_messages += unacked.bit_count()
 
     def _drop_part(self, at: Position) -> None:
         known = self.batches.pop(at, None)
         if known is not None:
             self.parts_bytes -= _size_of(known)
+            self._parts_messages -= known.bit_count()
 
     def _drop_passed_parts(self) -> None:
         """Forgets the parts of batches that lie below `next`."""

@@ -107,6 +107,11 @@ class CursorKeeper:
         self.cursor.settle(self.topic_log)
         return self.cursor.backlog(self.topic_log)
 
+    def backlog_messages(self) -> int:
+        """The number of unacknowledged messages; see `Cursor.backlog_messages`."""
+        self.cursor.settle(self.topic_log)
+        return self.cursor.backlog_messages(self.topic_log)
+
     def state(self) -> state.SubscriptionState:
         """The state for the topic's snapshot; durable subscriptions only."""
         return state.SubscriptionState(self.cursor, self.kind, self.properties, self._extra)
@@ -240,17 +245,17 @@ class CursorKeeper:
             await outcome(skipped)
 
     async def expire_before(self, publish_time_ms: int) -> int:
-        """Expires the entries published before that time; returns their number."""
+        """Expires the entries published before that time; returns the number of their messages."""
         if self.backlog() == 0:
             return 0
         at = await self.topic_log.find_by_publish_time(publish_time_ms)
         return 0 if self.is_closed else await self.give_up_below(at)
 
     async def give_up_below(self, at: Position) -> int:
-        """Expires the entries below that position; returns their number."""
-        before = self.backlog()
+        """Expires the entries below that position; returns the number of their messages."""
+        before = self.backlog_messages()
         await self.skip_below(at)
-        expired = max(0, before - self.backlog())
+        expired = max(0, before - self.backlog_messages())
         self.messages_expired += expired
         self.last_expired_ms = self._now_ms()
         return expired

@@ -82,6 +82,19 @@ class BacklogQuotas:
             return -1
         return max(0, self._services.now_ms() - self._oldest[1]) // 1000
 
+    def holding(self) -> list[str]:
+        """Why producers are held or refused at present, as of the last check of the oldest message's age."""
+        refusals = (
+            quota_refusal(str(self._name), quota) for quota in self._exceeded(max(0, self.backlog_age_s))
+        )
+        return [
+            f"producers wait: {refusal}".replace(
+                "Cannot create producer on topic with backlog quota exceeded: ", ""
+            )
+            for refusal in refusals
+            if refusal is not None
+        ]
+
     async def admit_producer(self) -> None:
         """Raises if a quota holds or refuses producers at present."""
         is_timed = any(quota.kind == "message_age" for quota in self._quotas)

@@ -59,10 +59,15 @@ class OpenTopics:
         self._segment_opened = segment_opened
         self._is_stopped = False
         self._topics: dict[TopicName, asyncio.Task[Topic]] = {}
+        self._on_open: list[Callable[[TopicName], None]] = []
         self._loaded: dict[TopicName, Topic] = {}  # The topics that are fully open.
         # Topics open since before our session was last lost: other brokers may have had them since. Checked before use.
         self._suspects: dict[Topic, None] = {}
         self._losses = 0
+
+    def on_open(self, callback: Callable[[TopicName], None]) -> None:
+        """Calls back with the name of each topic that is opened, also of one that is opened to be deleted."""
+        self._on_open.append(callback)
 
     def all(self) -> dict[TopicName, Topic]:
         return dict(self._loaded)
@@ -180,6 +185,8 @@ class OpenTopics:
         if not topic.is_closed:  # Its log may have been lost before it was fully open.
             self._loaded[name] = topic
             self._resources.note_topic(name)
+            for callback in self._on_open:
+                callback(name)
             if not for_deletion:
                 # From here on the topic is notified of changes; this applies those that were made while it was opened.
                 with contextlib.suppress(NotFound):

@@ -6,8 +6,10 @@ picture of the last hour needs both, so readers of layouts pass them to a `Layou
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import ScalableTopic
@@ -20,6 +22,15 @@ class _Remembered:
     epoch: int = -1
     seen_ms: int = 0
     segments: dict[SegmentId, Segment] = field(default_factory=dict)
+
+
+class LayoutImage(msgspec.Struct, frozen=True, array_like=True):
+    """What is remembered of one topic, as it is written down."""
+
+    generation: int
+    epoch: int
+    seen_ms: int
+    segments: list[Segment]
 
 
 class LayoutMemory:
@@ -37,6 +48,22 @@ class LayoutMemory:
     def topics(self) -> list[TopicName]:
         """The topics of which segments are remembered."""
         return list(self._topics)
+
+    def image(self) -> dict[str, LayoutImage]:
+        """Everything that is remembered, to be written down."""
+        return {
+            str(topic): LayoutImage(
+                known.generation, known.epoch, known.seen_ms, list(known.segments.values())
+            )
+            for topic, known in self._topics.items()
+        }
+
+    def restore(self, images: Mapping[str, LayoutImage]) -> None:
+        for name, known in images.items():
+            segments = {segment.id: segment for segment in known.segments}
+            self._topics[TopicName.parse(name)] = _Remembered(
+                known.generation, known.epoch, known.seen_ms, segments
+            )
 
     def see(self, topic: TopicName, record: ScalableTopic, now_ms: int) -> None:
         """Records the present layout of the topic."""

@@ -18,6 +18,7 @@ from anabranch.broker.admin.elsewhere import InnerRequest
 from anabranch.broker.admin.http.large import in_turns
 from anabranch.broker.catalog.owners import BrokerAddress
 from anabranch.broker.catalog.resources import ResourceError
+from anabranch.broker.observe.troubles import Disk
 from anabranch.broker.runtime.machine import resident_bytes
 from anabranch.broker.scalable.load.auto_policy import applied
 from anabranch.broker.security.rights import NotAuthorizedError
@@ -171,12 +172,18 @@ async def overview_part(sources: PageSources, names: Names, since_ms: int, wante
         topics[str(name)] = TopicPart(
             0.0 if latest is None else latest.messages_in,
             0.0 if latest is None else latest.messages_out,
-            0 if latest is None else latest.backlog,
+            sources.recorder.backlog(name),
             _spark(totals, since_ms),
             {int(number): heat for number, heat in heats.items()},
             consumers[name],
         )
-    return OverviewPart(own_load(sources), _segments(sources), _rounded(sources, since_ms), topics)
+    return OverviewPart(
+        own_load(sources),
+        _segments(sources),
+        _rounded(sources, since_ms),
+        topics,
+        await sources.troubles(),
+    )
 
 
 def own_load(sources: PageSources) -> BrokerFigures:
@@ -240,17 +247,24 @@ async def _broker_wide(
     try:
         await sources.rights.super_user(role)
     except NotAuthorizedError:
-        return {"totals": [], "brokers": None}
+        return {"totals": [], "brokers": None, "troubles": None}
     totals = _rounded(sources, since_ms)
     if sources.has_others:
-        mine = _rounded(sources, back(since_ms, sources.step_ms))
+        own = _rounded(sources, back(since_ms, sources.step_ms))
         theirs = [part.totals for part in heard.values() if part is not None]
-        totals = summed([mine, *theirs], sources.step_ms, since_ms, sources.now_ms())
-    return {"totals": totals, "brokers": _brokers(sources, heard)}
+        totals = summed([own, *theirs], sources.step_ms, since_ms, sources.now_ms())
+    mine = await sources.troubles()
+    others = [part.troubles for part in heard.values() if part is not None and part.troubles is not None]
+    return {
+        "totals": totals,
+        "brokers": _brokers(sources, heard, mine.disk),
+        "troubles": [msgspec.to_builtins(one) for part in (mine, *others) for one in part.troubles],
+        "moreTroubles": sum(part.more for part in (mine, *others)),
+    }
 
 
 def _brokers(
-    sources: PageSources, heard: Mapping[BrokerAddress, OverviewPart | None]
+    sources: PageSources, heard: Mapping[BrokerAddress, OverviewPart | None], own_disk: Disk
 ) -> list[dict[str, Any]]:
     found = []
     by_url = {broker.service_url: part for broker, part in heard.items()}
@@ -262,8 +276,12 @@ def _brokers(
             "isThis": broker.run_id == sources.registry.me.run_id,
         }
         load = own_load(sources) if shown["isThis"] else None
+        space = own_disk if shown["isThis"] else None
         if (part := by_url.get(shown["serviceUrl"])) is not None:
             load = part.load
+            space = None if part.troubles is None else part.troubles.disk
+        if space is not None:
+            shown["disk"] = msgspec.to_builtins(space)
         if load is not None:
             shown |= {"connections": load.connections, "memory": load.memory, "lag": load.lag}
         if sources.has_others:
@@ -298,10 +316,16 @@ async def _topic(
         "name": str(name),
         "msgRateIn": round(latest.messages_in + sum(part.msg_rate_in for part in theirs), 2),
         "msgRateOut": round(latest.messages_out + sum(part.msg_rate_out for part in theirs), 2),
-        "backlog": latest.backlog + sum(part.backlog for part in theirs),
+        "backlog": _known_sum([sources.recorder.backlog(name), *(part.backlog for part in theirs)]),
         "spark": spark,
         **shape,
     }
+
+
+def _known_sum(backlogs: Iterable[int | None]) -> int | None:
+    """What waits in all parts that are known; None if none is."""
+    known = [backlog for backlog in backlogs if backlog is not None]
+    return sum(known) if known else None
 
 
 _NOTHING: Final = Total(0, 0.0, 0.0, 0.0, 0.0, 0)

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from anabranch.broker.observe.troubles import Troubles
+
 
 class BrokerFigures(msgspec.Struct, frozen=True):
     connections: int
@@ -23,7 +25,8 @@ class TopicPart(msgspec.Struct, frozen=True):
 
     msg_rate_in: float = 0.0
     msg_rate_out: float = 0.0
-    backlog: int = 0
+    # None if none of it has been opened since the start, and nothing is remembered.
+    backlog: int | None = None
     spark: list[list[float]] = []
     heats: dict[int, float] = {}
     # By subscription.
@@ -35,6 +38,8 @@ class OverviewPart(msgspec.Struct, frozen=True):
     segments: int
     totals: list[list[float]]
     topics: dict[str, TopicPart]
+    # None from a broker of an earlier release.
+    troubles: Troubles | None = None
 
 
 class BundleTraffic(msgspec.Struct, frozen=True, array_like=True):

@@ -1,15 +1,15 @@
 """What the page shows of the last hour: traffic and backlog of the broker and its topics, and pruned segments.
 
-In memory and bounded; lost at a restart. It reads counters that the broker keeps anyway at intervals, some topics at a
-time. For topics at rest no samples are added: their last sample moves along when it is read. `LoadHistory` has the
-samples of single segments.
+In memory and bounded; `last_hour.py` carries it over a restart. It reads counters that the broker keeps anyway at
+intervals, some topics at a time. For topics at rest no samples are added: their last sample moves along when it is
+read. `LoadHistory` has the samples of single segments.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 from weakref import ref
@@ -112,10 +112,13 @@ def shown_name(name: TopicName) -> TopicName:
 class _Counted:
     """An open topic as of the last round."""
 
-    __slots__ = ("backlog", "counters", "shown")
+    __slots__ = ("backlog", "counters", "name", "shown", "waiting")
 
-    def __init__(self, shown: TopicName) -> None:
+    def __init__(self, name: TopicName, shown: TopicName) -> None:
+        self.name = name
         self.shown = shown
+        # Unacknowledged messages of each durable subscription.
+        self.waiting: dict[str, int] = {}
         self.counters = (0, 0, 0, 0)
         self.backlog = 0
 
@@ -149,8 +152,76 @@ class Recorder:
         self._backlogs: Counter[TopicName] = Counter()
         self._awake: dict[TopicName, None] = {}  # Open, and not at rest.
         self._closed: dict[TopicName, None] = {}  # Not open any more, and still remembered.
+        # What waited, when the last start ended cleanly, in topics that have not been opened since.
+        self._unopened: dict[TopicName, dict[str, int]] = {}
+        self._unopened_of: Counter[TopicName] = Counter()
+        self._unopened_backlogs: Counter[TopicName] = Counter()
+        self._opened_meanwhile: set[TopicName] = set()
         self._looked = clock()
         self._sampled_ms = 0
+
+    # -- over a restart
+
+    def image(self) -> tuple[list[Total], dict[str, list[Total]], dict[str, dict[str, int]]]:
+        """Samples of the broker, of each topic, and what waits in each topic by subscription."""
+        waiting = {str(known.name): known.waiting for known in self._counted.values()}
+        waiting |= {str(name): told for name, told in self._unopened.items()}
+        return (
+            list(self.broker_totals.since(0)),
+            {str(topic): list(self.totals(topic).since(0)) for topic in list(self._topics)},
+            waiting,
+        )
+
+    def restore(
+        self,
+        broker: Sequence[Total],
+        topics: Mapping[str, Sequence[Total]],
+        waiting: Mapping[str, Mapping[str, int]],
+        ended_ms: int,
+        now_ms: int,
+    ) -> None:
+        """Takes what an earlier start recorded, which ended then. Called before the first sample."""
+        for name, told in waiting.items():
+            topic = TopicName.parse(name)
+            self._unopened[topic] = dict(told)
+            self._unopened_of[shown_name(topic)] += 1
+            self._unopened_backlogs[shown_name(topic)] += sum(told.values())
+        for name, samples in topics.items():
+            totals = self._topics[TopicName.parse(name)] = Totals()
+            self._count += sum(map(totals.add, _with_stop(samples, ended_ms, now_ms)))
+            self._closed[TopicName.parse(name)] = None
+        for total in _with_stop(broker, ended_ms, now_ms):
+            self.broker_totals.add(total)
+
+    def opened(self, name: TopicName) -> None:
+        """To be called when a topic is opened: from the next sample on its figures are its own."""
+        if name in self._unopened:
+            self._opened_meanwhile.add(name)
+
+    def unopened(self) -> Mapping[TopicName, Mapping[str, int]]:
+        """What waits, by subscription, in topics that have not been opened since the start."""
+        return {name: told for name, told in self._unopened.items() if name not in self._opened_meanwhile}
+
+    def backlog(self, topic: TopicName) -> int | None:
+        """Messages that wait in all its open parts and in those remembered; None if there are neither."""
+        if not self._open[topic] and not self._unopened_of[topic]:
+            return None
+        return self._backlogs[topic] + self._unopened_backlogs[topic]
+
+    def closed(self, topics: Iterable[Topic]) -> None:
+        """The broker has closed these topics for good: what waits in them will not change."""
+        for topic in topics:
+            known = self._counted.get(ref(topic)) or self._opened(topic.name, topic)
+            _, known.waiting = _waiting(topic)
+
+    def _drop_opened(self) -> None:
+        for name in self._opened_meanwhile:
+            shown = shown_name(name)
+            self._unopened_of[shown] -= 1
+            self._unopened_backlogs[shown] -= sum(self._unopened.pop(name).values())
+        self._opened_meanwhile.clear()
+
+    # -- samples
 
     def totals(self, topic: TopicName) -> Totals:
         found = self._topics.get(topic)
@@ -163,13 +234,16 @@ class Recorder:
     async def sample(self) -> None:
         now, now_ms = self._clock(), self._now_ms()
         seconds, self._looked = max(1e-3, now - self._looked), now
+        self._drop_opened()
         moved = await self._moved()
         whole = [sum(column) for column in zip(*moved.values(), strict=True)] or [0] * 4
-        self.broker_totals.add(_total(now_ms, whole, self._backlogs.total(), seconds))
+        backlog = self._backlogs.total() + self._unopened_backlogs.total()
+        self.broker_totals.add(_total(now_ms, whole, backlog, seconds))
         for number, shown in enumerate({**self._awake, **moved}):
             if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
                 await asyncio.sleep(0)
-            self._add(shown, _total(now_ms, moved.get(shown, _NOTHING), self._backlogs[shown], seconds))
+            backlog = self._backlogs[shown] + self._unopened_backlogs[shown]
+            self._add(shown, _total(now_ms, moved.get(shown, _NOTHING), backlog, seconds))
         self._sampled_ms = now_ms
         self._forget(now_ms)
         await self._remember_layouts(now_ms)
@@ -182,25 +256,23 @@ class Recorder:
             if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
                 await asyncio.sleep(0)
             counters = topic.counters
-            backlog = 0
-            if topic.subscriptions:
-                backlog = sum(s.backlog() for s in topic.subscriptions.values() if not s.is_drained)
+            backlog, waiting = _waiting(topic)
             known = self._counted.get(ref(topic))
             if known is None:
                 known = self._opened(name, topic)
-            elif known.counters == counters and known.backlog == backlog:
+            elif (known.counters, known.backlog, known.waiting) == (counters, backlog, waiting):
                 continue
             flowed = (max(0, new - old) for new, old in zip(counters, known.counters, strict=True))
             sums = moved.get(known.shown, _NOTHING)
             moved[known.shown] = [one + more for one, more in zip(sums, flowed, strict=True)]
             self._backlogs[known.shown] += backlog - known.backlog
-            known.counters, known.backlog = counters, backlog
+            known.counters, known.backlog, known.waiting = counters, backlog, waiting
         for gone in self._counted.keys() - set(map(ref, loaded.values())):
             self._gone(self._counted.pop(gone))
         return {shown: amounts for shown, amounts in moved.items() if self._open[shown]}
 
     def _opened(self, name: TopicName, topic: Topic) -> _Counted:
-        known = self._counted[ref(topic)] = _Counted(shown_name(name))
+        known = self._counted[ref(topic)] = _Counted(name, shown_name(name))
         self._open[known.shown] += 1
         self._closed.pop(known.shown, None)
         return known
@@ -269,6 +341,25 @@ class Recorder:
             if state is not None and not state.is_classic:
                 self.layouts.see(controller.topic, state.topic, now_ms)
         self.layouts.forget(now_ms)
+
+
+def _waiting(topic: Topic) -> tuple[int, dict[str, int]]:
+    """Unacknowledged messages: of all subscriptions together, and of each durable one."""
+    whole, durable = 0, {}
+    for subscription in topic.subscriptions.values():
+        waits = 0 if subscription.is_drained else subscription.backlog_messages()
+        whole += waits
+        if subscription.is_durable:
+            durable[subscription.name] = waits
+    return whole, durable
+
+
+def _with_stop(samples: Sequence[Total], ended_ms: int, now_ms: int) -> Sequence[Total]:
+    """The samples, and that nothing flowed between then and now."""
+    if not samples:
+        return samples
+    still = Total(ended_ms + 1, 0.0, 0.0, 0.0, 0.0, samples[-1].backlog)
+    return [*samples, still, still._replace(at_ms=max(now_ms, ended_ms + 2))]
 
 
 _NOTHING: Final[Sequence[int]] = (0, 0, 0, 0)

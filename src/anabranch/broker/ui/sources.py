@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Awaitable, Callable, Mapping, Sized
 from dataclasses import dataclass
 
 from anabranch.broker.admin.elsewhere import Elsewhere
@@ -12,6 +12,7 @@ from anabranch.broker.catalog.owners import Owners, SharedOwners
 from anabranch.broker.catalog.registry import BrokerRegistry
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.observe.troubles import Troubles
 from anabranch.broker.scalable.load.scaling import BrokerScaling
 from anabranch.broker.security.rights import Rights
 from anabranch.broker.topic.topic import Topic
@@ -45,6 +46,8 @@ class PageSources:
     balancer: Balancer | None
     # The other brokers' REST.
     elsewhere: Elsewhere
+    # The disk, and who is held back by what at this broker.
+    troubles: Callable[[], Awaitable[Troubles]]
 
     @property
     def has_others(self) -> bool:

@@ -145,7 +145,13 @@ _SETTING = arg("name", help="as `list-dynamic-config` spells it")
 
 BROKERS = (
     Request("list", "list the brokers", "GET", "/brokers"),
-    Request("health", "say whether the broker serves: ok, or the reason", "GET", "/brokers/health", (WAIT,)),
+    Request(
+        "health",
+        "say whether the broker serves: ok, or the reason",
+        "GET",
+        "/brokers/health",
+        (WAIT, flag("--details", "details", "with the disk, and who is held back by what")),
+    ),
     Request("ready", "say whether clients may be sent to the broker", "GET", "/brokers/ready"),
     Request("version", "show the broker's version", "GET", "/brokers/version"),
     Request("leader", "show which broker leads", "GET", "/brokers/leaderBroker"),

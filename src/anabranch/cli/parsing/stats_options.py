@@ -11,7 +11,7 @@ ORDERS = ("in", "out", "backlog", "stored", "name")
 
 def declare_stats(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Shows a line for each topic: what comes in, what goes out, what is stored and what waits to be read. "
+        "Shows a line for each open topic: what comes in, what goes out, what is stored and what waits to be read. "
         "Figures come from the broker's /metrics."
     )
     parser.set_defaults(module="admin.stats")
@@ -29,6 +29,9 @@ def declare_stats(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "-n", "--top", type=int, default=20, metavar="N", help="at most N topics; 0: all (default: 20)"
+    )
+    parser.add_argument(
+        "--segments", action="store_true", help="a line for each segment of a scalable topic, sealed ones too"
     )
     parser.add_argument("--sort", choices=ORDERS, default="in", help="what comes first (default: in)")
     declare_reach(parser, is_inner=False)

@@ -170,6 +170,7 @@ def commit_pattern(nonce: int) -> bytes:
 
 _PART = struct.Struct("<QQQIII")
 _LENGTH = struct.Struct("<I")
+_MESSAGES = struct.Struct("<Q")
 
 
 class CheckpointPart(NamedTuple):
@@ -179,6 +180,8 @@ class CheckpointPart(NamedTuple):
     namespace: str
     snapshot: bytes | None
     deltas: tuple[bytes, ...]
+    # In all entries; -1 if not known. Stored last: releases that did not count messages ignore it, and wrote none.
+    messages: int = -1
 
 
 def encode_part(part: CheckpointPart) -> bytes:
@@ -187,7 +190,8 @@ def encode_part(part: CheckpointPart) -> bytes:
     states = [part.snapshot, *part.deltas] if part.snapshot is not None else list(part.deltas)
     fixed = _PART.pack(part.entries_end, part.state_end, part.size, len(namespace), has_snapshot, len(states))
     lengths = b"".join([_LENGTH.pack(len(one)) for one in states])
-    return b"".join((fixed, namespace, lengths, *states))
+    messages = b"" if part.messages < 0 else _MESSAGES.pack(part.messages)
+    return b"".join((fixed, namespace, lengths, *states, messages))
 
 
 def decode_part(data: memoryview) -> CheckpointPart:
@@ -201,7 +205,8 @@ def decode_part(data: memoryview) -> CheckpointPart:
         states.append(bytes(data[at : at + length]))
         at += length
     snapshot = states.pop(0) if has_snapshot else None
-    return CheckpointPart(entries_end, state_end, size, namespace, snapshot, tuple(states))
+    messages = _MESSAGES.unpack_from(data, at)[0] if at + _MESSAGES.size <= len(data) else -1
+    return CheckpointPart(entries_end, state_end, size, namespace, snapshot, tuple(states), messages)
 
 
 # -- footers

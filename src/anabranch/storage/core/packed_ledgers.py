@@ -23,6 +23,8 @@ class LedgerRow(NamedTuple):
     end: int | None
     bytes: int
     created_ms: int
+    # -1 if not known.
+    messages: int = -1
 
 
 class _Columns(msgspec.Struct, array_like=True):
@@ -35,6 +37,8 @@ class _Columns(msgspec.Struct, array_like=True):
     ends: list[int]
     bytes: list[int]
     created_ms: list[int]
+    # Empty if stored by a release that did not count them.
+    messages: list[int] = []
 
 
 _decode = msgspec.msgpack.Decoder(_Columns).decode
@@ -49,6 +53,7 @@ def pack(rows: Sequence[LedgerRow]) -> str:
         [0 if row.end is None else row.end + 1 for row in rows],
         [row.bytes for row in rows],
         _steps(row.created_ms for row in rows),
+        [row.messages for row in rows],
     )
     return base64.b85encode(zlib.compress(msgspec.msgpack.encode(columns))).decode()
 
@@ -56,13 +61,14 @@ def pack(rows: Sequence[LedgerRow]) -> str:
 def unpack(text: str) -> list[LedgerRow]:
     columns = _decode(zlib.decompress(base64.b85decode(text)))
     return [
-        LedgerRow(id_, columns.incarnations[writer], end - 1 if end else None, size, created_ms)
-        for id_, writer, end, size, created_ms in zip(
+        LedgerRow(id_, columns.incarnations[writer], end - 1 if end else None, size, created_ms, messages)
+        for id_, writer, end, size, created_ms, messages in zip(
             accumulate(columns.ids),
             columns.writers,
             columns.ends,
             columns.bytes,
             accumulate(columns.created_ms),
+            columns.messages or [-1] * len(columns.ids),
             strict=True,
         )
     ]

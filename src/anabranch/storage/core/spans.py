@@ -182,6 +182,24 @@ class Spans:
         end = min(self._ends[index], at[1]) if ledger == at[0] else self._ends[index]
         return self._before[index] + end - first
 
+    def pieces(self, start: Position, stop: Position, pieces_max: int) -> list[tuple[int, int, int]] | None:
+        """(ledger, first, end) of each stretch of kept entries in [start, stop); None if there are more than so
+        many."""
+        low = max(0, bisect_right(self._keys, start) - 1)
+        high = bisect_left(self._keys, stop)
+        if high - low > pieces_max:
+            return None
+        found = []
+        for n in range(low, high):
+            (ledger, first), end = self._keys[n], self._ends[n]
+            if (ledger, first) < start:
+                first = max(first, start[1]) if ledger == start[0] else end
+            if ledger == stop[0]:
+                end = min(end, stop[1])
+            if first < end:
+                found.append((ledger, first, end))
+        return found
+
     def at_index(self, index: int) -> Position:
         """The position of the index-th kept entry; the end if there are fewer."""
         number = bisect_right(self._before, index) - 1

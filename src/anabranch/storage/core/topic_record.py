@@ -33,6 +33,8 @@ class LedgerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     end: int | None = None
     bytes: int = 0
     created_ms: int = 0
+    # In all its entries; -1 while its writer may be at work, and if no writer has told.
+    messages: int = -1
 
 
 class CompactedLedger(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -124,7 +126,10 @@ class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True):
             if ledger.end is None:
                 state = states.get(ledger.id)
                 ledger = msgspec.structs.replace(
-                    ledger, end=state.entries_end if state else 0, bytes=state.bytes if state else 0
+                    ledger,
+                    end=state.entries_end if state else 0,
+                    bytes=state.bytes if state else 0,
+                    messages=state.messages if state else 0,
                 )
             ledgers.append(ledger)
         return msgspec.structs.replace(self, ledgers=tuple(ledgers))

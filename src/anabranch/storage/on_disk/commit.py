@@ -127,6 +127,7 @@ class FileLedgerWriter:
         "failure",
         "is_open",
         "listener",
+        "messages",
         "namespace",
         "next_entry",
         "next_state",
@@ -156,6 +157,8 @@ class FileLedgerWriter:
         self.told_entries = 0
         self.told_state = 0
         self.bytes = 0
+        # In the entries appended so far.
+        self.messages = 0
         # The state as appended, confirmed or not: a later checkpoint in the log holds the same.
         self.snapshot: bytes | None = None
         self.deltas: list[bytes] = []
@@ -201,6 +204,7 @@ class FileLedgerWriter:
             self._take_back(run, at, number, error)
             raise
         self.next_entry = number + 1
+        self.messages += messages
         if commit.size > log.commit_bytes_max:  # type: ignore[union-attr]
             self._overflow()
         return number
@@ -247,6 +251,7 @@ class FileLedgerWriter:
             raise
         done = number - self.next_entry
         self.next_entry = number
+        self.messages += sum(messages if done == len(messages) else messages[:done])
         commit.size = log.commit_bytes_max - room  # type: ignore[union-attr]
         if room < 0:
             self._overflow()
@@ -336,7 +341,7 @@ class FileLedgerWriter:
             if self._folding is not None and self.can_fold:
                 state, deltas = self._folding.snapshot(), ()
             part = fmt.CheckpointPart(
-                self.next_entry, self.next_state, self.bytes, self.namespace, state, deltas
+                self.next_entry, self.next_state, self.bytes, self.namespace, state, deltas, self.messages
             )
             record = fmt.encode_record(
                 self._ledger, self.next_state, 0, fmt.CHECKPOINT, fmt.encode_part(part)

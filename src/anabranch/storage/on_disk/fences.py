@@ -197,6 +197,7 @@ def encode_result(found: FinalStates) -> bytes:
                     found.namespaces.get(ledger, ""),
                     state.snapshot,
                     state.deltas,
+                    state.messages,
                 )
             ),
         )
@@ -220,7 +221,9 @@ def fold_result(taken: FinalStates, data: bytes, path: Path | str) -> None:
         ledger = LedgerId(record.ledger)
         if ledger not in taken.states and ledger not in taken.absent:
             part = fmt.decode_part(body)
-            taken.states[ledger] = LedgerState(part.entries_end, part.snapshot, part.deltas, part.size)
+            taken.states[ledger] = LedgerState(
+                part.entries_end, part.snapshot, part.deltas, part.size, part.messages
+            )
             taken.namespaces[ledger] = part.namespace
     raise LogError(f"{path} is cut short")
 

@@ -42,6 +42,8 @@ class ScannedRun:
     # (number, kind, bytes) of state records, and offsets of records that are bad.
     states: list[tuple[int, int, bytes]]
     bad: list[int]
+    # In the entries found; a bad record counts as one.
+    messages: int = 0
 
 
 @dataclass(slots=True)
@@ -141,6 +143,7 @@ def _scan_run(view: memoryview, row: fmt.RunRow, base: int, end: int) -> Scanned
             # A bad record keeps its place in the index, so that readers learn where the damage lies.
             run.offsets.append(at - base)
             run.lengths.append(record.size)
+            run.messages += record.messages if record.is_good else 1
             expected += 1
         elif record.is_good:
             run.states.append(
@@ -156,6 +159,8 @@ def _scan_run(view: memoryview, row: fmt.RunRow, base: int, end: int) -> Scanned
 class RecoveredLedger:
     entries_end: int = 0
     size: int = 0
+    # -1 if not known: the checkpoint was written by a release that did not count them.
+    messages: int = 0
     state_end: int = 0
     namespace: str = ""
     snapshot: bytes | None = None
@@ -166,6 +171,8 @@ class RecoveredLedger:
     def add_run(self, run: ScannedRun) -> None:
         self.entries_end = max(self.entries_end, run.first + run.entries)
         self.size += sum(run.lengths) - fmt.RECORD_BYTES * len(run.lengths)
+        if self.messages >= 0:
+            self.messages += run.messages + run.entries - len(run.offsets)
         for number, kind, data in run.states:
             if kind == fmt.SNAPSHOT:
                 self.snapshot, self.deltas, self.is_stale = data, [], False
@@ -178,10 +185,11 @@ class RecoveredLedger:
     def set_part(self, part: fmt.CheckpointPart) -> None:
         self.entries_end = max(self.entries_end, part.entries_end)
         self.size, self.state_end, self.namespace = part.size, part.state_end, part.namespace
+        self.messages = part.messages
         self.snapshot, self.deltas, self.is_stale = part.snapshot, list(part.deltas), False
 
     def state(self) -> LedgerState:
-        return LedgerState(self.entries_end, self.snapshot, tuple(self.deltas), self.size)
+        return LedgerState(self.entries_end, self.snapshot, tuple(self.deltas), self.size, self.messages)
 
 
 @dataclass(slots=True)

@@ -92,6 +92,7 @@ def _add_ends(files: Files, folder: Path, numbers: list[int], found: Recovered) 
         for ledger, first, count, _ in file.index.rows() if file is not None else ():
             known = found.ledgers.setdefault(LedgerId(ledger), RecoveredLedger())
             known.entries_end = max(known.entries_end, first + count)
+            known.messages = -1
 
 
 def take(

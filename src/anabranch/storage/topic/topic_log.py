@@ -208,12 +208,20 @@ class TopicLog(LogView):
 
     def append_many(self, entries: Sequence[Buffer], messages: Sequence[int]) -> int:
         """Appends entries one after the other; the id of the first."""
-        first = self._writer.append_many(entries, messages)
+        before = self._writer.next_entry
+        try:
+            first = self._writer.append_many(entries, messages)
+        except BaseException:
+            # Some of the first entries may have been appended.
+            self._counts.add(messages[: self._writer.next_entry - before])
+            raise
+        self._counts.add(messages)
         self.appended_bytes += sum(map(len, entries))
         return first
 
     def append(self, entry: Buffer, messages: int) -> int:
         number = self._writer.append(entry, messages)
+        self._counts.add((messages,))
         self.appended_bytes += len(entry)
         return number
 

@@ -5,12 +5,18 @@ Data plane. `LogView` reads; `TopicLog` is a view that can be appended to, so th
 
 from __future__ import annotations
 
+from typing import Final
+
 from anabranch.model.entry_runs import EntryRuns
 from anabranch.model.position import Incarnation, LedgerId, Position
+from anabranch.storage.core.message_counts import MessageCounts, below_in
 from anabranch.storage.core.spans import NOTHING_DROPPED, Span, Spans
-from anabranch.storage.core.topic_record import TopicRecord
+from anabranch.storage.core.topic_record import LedgerRecord, TopicRecord
 from anabranch.storage.port import Entry, LogStore
 from anabranch.storage.topic.publish_times import first_published_at, published_at
+
+# Counts of messages look at so many stretches of a log one by one.
+PIECES_MAX: Final = 256
 
 
 class LogView:
@@ -24,7 +30,9 @@ class LogView:
         self._dropped = NOTHING_DROPPED
         self._stop: Position | None = None
         self._confirmed_entries = 0
+        self._by_id: tuple[TopicRecord, dict[int, LedgerRecord]] | None = None
         self.appended_bytes = 0  # To the ledger that is being written.
+        self._counts = MessageCounts()  # Of the ledger that is being written.
 
     @property
     def topic_record(self) -> TopicRecord:
@@ -107,6 +115,39 @@ class LogView:
 
     def count(self, start: Position, stop: Position) -> int:
         return self._spans.count(start, stop)
+
+    def messages(self, start: Position, stop: Position) -> int:
+        """How many messages the kept entries in [start, stop) hold, as exactly as `message_counts` says."""
+        entries = self._spans.count(start, stop)
+        if not entries:
+            return 0
+        pieces = self._spans.pieces(start, stop, PIECES_MAX)
+        if pieces is not None:
+            return sum(self._messages_in(ledger, first, end) for ledger, first, end in pieces)
+        # Very many entries are stepped over between the others: by the mean of all.
+        whole = self._kept.pieces(start, stop, PIECES_MAX) or [
+            (ledger.id, 0, self._confirmed_entries if ledger.end is None else ledger.end)
+            for ledger in self._record.ledgers
+        ]
+        among = sum(end - first for _, first, end in whole)
+        held = sum(self._messages_in(ledger, first, end) for ledger, first, end in whole)
+        return held * entries // among if among else entries
+
+    def _messages_in(self, ledger: int, first: int, end: int) -> int:
+        if ledger == self.ledger:
+            return self._counts.below(end) - self._counts.below(first)
+        record = self._totals.get(ledger)
+        if record is None or record.end is None:
+            return end - first
+        messages, entries = record.messages, record.end
+        return below_in(messages, entries, end) - below_in(messages, entries, first)
+
+    @property
+    def _totals(self) -> dict[int, LedgerRecord]:
+        """The ledgers of the record by their ids."""
+        if self._by_id is None or self._by_id[0] is not self._record:
+            self._by_id = self._record, {ledger.id: ledger for ledger in self._record.ledgers}
+        return self._by_id[1]
 
     @property
     def entries(self) -> int:

@@ -121,6 +121,57 @@ def test_boards_ask_for_metrics_that_exist(board: Path) -> None:
     assert asked - set(METRICS) == set()
 
 
+def unsummed(text: str) -> set[str]:
+    """The metrics in an expression that stand in no sum or count."""
+    found, around = set(), [""]
+    for word in re.finditer(r"[A-Za-z_]\w*(?:\s+by\s*\([^)]*\))?|[()]|\{[^}]*\}|\[[^]]*\]", text):
+        told = word[0]
+        if told == "(":
+            before = text[: word.start()].rstrip()
+            name = re.search(r"(\w+)(?:\s+by\s*\([^)]*\))?$", before)
+            around.append(name[1] if name else "")
+        elif told == ")":
+            around.pop()
+        elif told in METRICS and not {"sum", "count"} & set(around):
+            found.add(told)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("topk(3, pulsar_rate_in)", {"pulsar_rate_in"}),
+        ("topk(3, sum by (topic) (pulsar_rate_in{a='b'}))", set()),
+    ],
+)
+def test_sums_are_found(text: str, found: set[str]) -> None:
+    assert unsummed(text) == found
+
+
+def test_boards_and_alerts_of_topics_sum_over_segments() -> None:
+    """A split ends one segment's series and begins two: a line on a board must be of the topic."""
+    texts = expressions(DEPLOY / "grafana" / "topics.json")
+    texts += re.findall(r"expr: (.*pulsar_subscription.*)", (DEPLOY / "alerts.yml").read_text())
+    of_segments = {name for name in METRICS if name.startswith(("pulsar_", "anabranch_scalable_segment"))}
+    of_segments -= {name for name in METRICS if name.startswith("pulsar_scalable_topic_")}
+    told = [text for text in texts if not text.startswith("label_values")]
+    assert len(told) > 20
+    assert [text for text in told if unsummed(text) & of_segments] == []
+
+
+async def test_a_scalable_topic_is_one_name_with_a_segment_as_a_label_of_its_own(rest: Rest) -> None:
+    await rest.call("PUT", "/admin/v2/scalable/public/default/s?numInitialSegments=2")
+    for segment in ("0000-7fff-0", "8000-ffff-1"):
+        await rest.client.producer(f"segment://public/default/s/{segment}", name="same")
+    found = await page(rest)
+    samples = found["pulsar_rate_in"].samples
+    assert {sample.labels["topic"] for sample in samples} == {"topic://public/default/s"}
+    assert sorted(sample.labels["segment"] for sample in samples) == ["0000-7fff-0", "8000-ffff-1"]
+    assert sum(sample.value for sample in found["pulsar_producers_count"].samples) == 2
+    (clients,) = found["anabranch_scalable_topic_producers"].samples
+    assert (clients.labels["topic"], clients.value) == ("topic://public/default/s", 1)
+
+
 @pytest.mark.parametrize("board", sorted((DEPLOY / "grafana").glob("*.json")), ids=lambda path: path.stem)
 def test_panels_have_ids_of_their_own_and_do_not_overlap(board: Path) -> None:
     panels = json.loads(board.read_text())["panels"]

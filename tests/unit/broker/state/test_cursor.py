@@ -218,3 +218,50 @@ def test_moving_past_one_of_many_partly_acknowledged_batches_is_quick() -> None:
         cursor.ack_below((1, entry + 1))
     assert not cursor.batches
     assert time.perf_counter() - started < 20
+
+
+# -- messages
+
+
+def uneven_log() -> ListLog:
+    log = ListLog()
+    log.ledgers = {
+        ledger: [(1 + (ledger + n) % 7, make_entry()) for n in range(size)] for ledger, size in SIZES.items()
+    }
+    return log
+
+
+UNEVEN = uneven_log()
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["one", "below", "part", "reset"]), places, st.integers(0, 127))))
+def test_the_backlog_counts_messages_that_nobody_acknowledged(steps: list[tuple[str, Position, int]]) -> None:
+    cursor = Cursor(UNEVEN.first)
+    size = {at: UNEVEN.ledgers[at[0]][at[1]][0] for at in ALL}
+    left = {at: (1 << size[at]) - 1 for at in ALL}
+    for step, at, bits in steps:
+        if step == "one":
+            cursor.ack(at)
+            left[at] = 0
+        elif step == "below":
+            cursor.ack_below(at)
+            left |= {place: 0 for place in ALL if place < at}
+        elif step == "part":
+            cursor.ack_batch(at, bits, size[at])
+            left[at] &= bits
+        else:
+            cursor.reset(at)
+            left = {place: 0 if place < at else (1 << size[place]) - 1 for place in ALL}
+    cursor.settle(UNEVEN)
+    assert cursor.backlog_messages(UNEVEN) == sum(bits.bit_count() for bits in left.values())
+    assert Cursor.of_image(cursor.image()).backlog_messages(UNEVEN) == cursor.backlog_messages(UNEVEN)
+
+
+def test_very_many_holes_are_counted_by_the_mean() -> None:
+    log = ListLog()
+    log.ledgers = {5: [(10, make_entry())] * 4000}
+    cursor = Cursor(log.first)
+    for n in range(1, 4000, 2):
+        cursor.ack((5, n))
+    assert cursor.backlog_messages(log) == 10 * cursor.backlog(log) == 20_000

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from anabranch.cli.admin.stats import chosen, measured, page, rows
+from anabranch.cli.admin.stats import by_topic, chosen, clients, measured, page, rows
 from anabranch.cli.admin.subscriptions import message_id
 from anabranch.cli.parsing.amounts import moment, seconds, size, switch
 from anabranch.cli.render.answers import lines
@@ -73,7 +73,7 @@ def test_figures_are_read_from_metrics_and_rates_from_counters() -> None:
     found = samples(PAGE)
     assert found[0].labels["topic"] == 'persistent://a/b/t"1'
     before = rows(found)
-    assert set(before) == {'persistent://a/b/t"1', "persistent://a/b/u"}
+    assert set(before) == {('persistent://a/b/t"1', ""), ("persistent://a/b/u", "")}
     later = rows(samples(PAGE.replace("} 100", "} 140")))
     assert [row.rate_in for row in measured(before, later, 2.0).values()] == [20.0, 0.0]
     assert [row.rate_in for row in measured(later, before, 2.0).values()] == [0.0, 0.0]
@@ -92,3 +92,43 @@ def test_a_page_fits_its_screen_and_names_keep_their_ends(width: int) -> None:
     for n, line in enumerate(lines[1:4]):
         assert f"partition-{n} " in line
     assert page(found, 3) == page(found, 3, 1000)
+
+
+SEGMENTS = """
+pulsar_msg_backlog{namespace="a/b",topic="topic://a/b/t",segment="0000-7fff-1"} 3
+pulsar_producers_count{namespace="a/b",topic="topic://a/b/t",segment="0000-7fff-1"} 2
+pulsar_msg_backlog{namespace="a/b",topic="topic://a/b/t",segment="8000-ffff-2"} 4
+pulsar_in_messages_total{namespace="a/b",topic="topic://a/b/t",segment="8000-ffff-2"} 100
+pulsar_producers_count{namespace="a/b",topic="topic://a/b/t",segment="8000-ffff-2"} 2
+anabranch_scalable_topic_producers{namespace="a/b",topic="topic://a/b/t"} 2
+pulsar_msg_backlog{namespace="a/b",topic="persistent://a/b/u"} 5
+"""
+
+
+def test_a_scalable_topic_is_one_row_unless_its_segments_are_asked_for() -> None:
+    found = samples(SEGMENTS)
+    apart = rows(found)
+    assert [row.name for row in chosen(apart, "", "name", 0)] == [
+        "persistent://a/b/u",
+        "topic://a/b/t  0000-7fff-1",
+        "topic://a/b/t  8000-ffff-2",
+    ]
+    together = by_topic(apart.values(), clients(found))
+    assert {row.name: (row.backlog, row.producers) for row in together.values()} == {
+        "topic://a/b/t": (7, 2),
+        "persistent://a/b/u": (5, 0),
+    }
+    # A segment that is gone takes its counters with it: the others' rates are what they were.
+    left = {key: row for key, row in apart.items() if key[1] != "0000-7fff-1"}
+    later = rows(samples(SEGMENTS.replace("} 100", "} 140")))
+    assert measured(left, later, 2.0)["topic://a/b/t", "8000-ffff-2"].rate_in == 20.0
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_names_that_differ_stay_different_on_a_narrow_screen(width: int) -> None:
+    tail = "clickstream-events-of-the-shop/validated-and-enriched"
+    names = [f"topic://public/{team}/{tail}" for team in ("alpha", "beta", "gamma")]
+    text = "".join(f'pulsar_rate_in{{namespace="n",topic="{name}"}} 7\n' for name in names)
+    lines = page(list(rows(samples(text)).values()), 3, width)
+    assert max(map(len, lines)) <= width
+    assert len({line.split("  ")[0] for line in lines[1:]}) == 3

@@ -18,6 +18,7 @@ ROWS = st.builds(
     st.none() | st.integers(0, 1 << 50),
     st.integers(0, 1 << 60),
     st.integers(0, 1 << 50),
+    st.integers(-1, 1 << 60),
 )
 
 

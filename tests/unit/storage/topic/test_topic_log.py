@@ -15,6 +15,7 @@ import pytest
 from anabranch.metadata.errors import VersionConflict
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.metadata.port import MetadataStore
+from anabranch.model.entry_runs import EntryRuns
 from anabranch.model.position import Incarnation, LedgerId, Position
 from anabranch.storage.core.topic_record import TopicRecord
 from anabranch.storage.memory import MemoryLogStore, MemoryMedium
@@ -687,3 +688,32 @@ async def test_a_log_that_another_broker_takes_says_so_and_lets_its_owner_go() -
     assert isinstance(await asyncio.wait_for(heard.get(), 5), FencedError)
     await asyncio.sleep(0)
     assert owner() is None
+
+
+# -- counting messages
+
+
+async def test_messages_are_counted_across_ledgers_that_others_wrote() -> None:
+    world, _, owner, log = await opened()
+    log.append_many([entry(0), entry(1), entry(2)], [10, 1, 100])
+    log.append(entry(3), 1000)
+    await owner.until(lambda: owner.end == 4)
+    ledger = log.ledger
+    assert [log.messages((ledger, n), log.end) for n in range(5)] == [1111, 1101, 1100, 1000, 0]
+    second, metadata = await world.broker()
+    successor_owner = Owner()
+    successor = await world.open(second, metadata, successor_owner)
+    successor.append(entry(4), 7)
+    await successor_owner.until(lambda: successor_owner.end == 1)
+    # The whole is exact, a part of the old ledger goes by its mean.
+    assert successor.messages(successor.first, successor.end) == 1118
+    assert successor.messages((ledger, 2), successor.end) == 7 + 1111 - 1111 * 2 // 4
+    assert successor.messages(successor.end, successor.end) == 0
+
+
+async def test_dropped_entries_are_no_messages() -> None:
+    _, _, owner, log = await opened()
+    log.append_many([entry(n) for n in range(6)], [1, 2, 4, 8, 16, 32])
+    await owner.until(lambda: owner.end == 6)
+    log.hide(EntryRuns.of([(log.ledger, 1, 3)]), (log.ledger, 5))
+    assert log.messages(log.first, log.end) == 1 + 8 + 16

@@ -5,6 +5,7 @@ understood too."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
@@ -12,7 +13,7 @@ import msgspec
 
 from anabranch.balance.core.owner_rules import OwnerRules, no_rules
 from anabranch.broker.admin.across.all_brokers import from_others, same_request
-from anabranch.broker.admin.http.answer import HttpAnswer
+from anabranch.broker.admin.http.answer import HttpAnswer, json_answer
 from anabranch.broker.admin.http.errors import AskElsewhere, RestError
 from anabranch.broker.admin.http.names import decoded
 from anabranch.broker.admin.http.needs import Needs
@@ -23,14 +24,15 @@ from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.catalog.dynamic_config import DYNAMIC
 from anabranch.broker.errors import NotReadyError
 from anabranch.broker.observe.log_probe import ProbeFailed
+from anabranch.broker.observe.troubles import Troubles
 
 routes = Routes("/admin/v2/brokers", tag="brokers")
 
 
 @routes.get("/health", is_text=True)
-async def health(services: AdminServices, brokerId: str = "") -> str:
+async def health(services: AdminServices, brokerId: str = "", details: bool = False) -> str:
     """`ok` if an entry was stored and read back just now. 503 while publishing is impossible.
-    `brokerId` asks for another broker's health."""
+    `brokerId` asks for another broker's health. `details` adds lines about the disk and whoever is held back."""
     if brokerId:
         _check_this(services, brokerId)
     if services.shared is not None and not services.registry.is_registered:
@@ -43,7 +45,22 @@ async def health(services: AdminServices, brokerId: str = "") -> str:
         await services.probe()
     except ProbeFailed as error:
         raise RestError(503, f"publishing does not work: {error}") from None
-    return "ok"
+    return "\n".join(["ok", *_details(await services.troubles())]) if details else "ok"
+
+
+def _details(found: Troubles) -> Iterator[str]:
+    yield f"disk: {found.disk.told}"
+    for one in found.troubles:
+        of = " ".join(filter(None, (one.topic, one.subscription)))
+        yield f"{one.kind}: {of}: {one.because}" if of else f"{one.kind}: {one.because}"
+    if found.more:
+        yield f"and {found.more} more"
+
+
+@routes.get("/troubles", answers=Troubles)
+async def troubles(services: AdminServices) -> HttpAnswer:
+    """The disk of the broker that answers, and who is held back by what there."""
+    return json_answer(msgspec.to_builtins(await services.troubles()))
 
 
 @routes.get("/ready", is_text=True, needs=Needs.NAME)

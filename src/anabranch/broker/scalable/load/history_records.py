@@ -46,7 +46,7 @@ class LoadStretch(msgspec.Struct, frozen=True):
     bytes_rate_in: float
     msg_rate_out: float
     bytes_rate_out: float
-    backlog: int  # At the end: unacknowledged entries, summed over all subscriptions.
+    backlog: int  # At the end: unacknowledged messages, summed over all subscriptions.
     producers: int
     consumers: int  # Attached to the segment, of any kind.
 

@@ -137,7 +137,7 @@ class HistoryTopic:
             since_ms,
             samples,
             *load.rates,
-            backlog=sum(one.backlog() for one in subscriptions if not one.is_drained),
+            backlog=sum(one.backlog_messages() for one in subscriptions if not one.is_drained),
             producers=len(open_topic.producers),
             consumers=sum(len(one.consumers) for one in subscriptions),
         )

@@ -25,6 +25,10 @@ class LoadSample(NamedTuple):
     load: Load
 
 
+# By topic and segment: time and rates of each sample.
+LoadImage = dict[str, dict[int, list[tuple[int, float, float, float, float]]]]
+
+
 class LoadHistory:
     def __init__(self, *, kept_ms: int = KEPT_MS, samples_max: int = SAMPLES_MAX) -> None:
         self._kept_ms = kept_ms
@@ -102,6 +106,29 @@ class LoadHistory:
         """The last sample of each segment, sealed ones of the last hour included."""
         self._extend_all(topic)
         return {number: samples[-1] for number, samples in sorted(self._samples.get(topic, {}).items())}
+
+    def image(self) -> LoadImage:
+        """Every sample, to be written down."""
+        for topic in self._samples:
+            self._extend_all(topic)
+        return {
+            str(topic): {
+                int(number): [(sample.at_ms, *sample.load.rates) for sample in samples]
+                for number, samples in segments.items()
+            }
+            for topic, segments in self._samples.items()
+        }
+
+    def restore(self, image: LoadImage, ended_ms: int, now_ms: int) -> None:
+        """Takes the samples of an earlier start that ended then. Nothing flowed since."""
+        for name, segments in image.items():
+            topic = TopicName.parse(name)
+            for number, samples in segments.items():
+                for at_ms, *rates in samples:
+                    self.add(topic, SegmentId(number), at_ms, Load(*rates) if any(rates) else IDLE)
+                for at_ms in (ended_ms + 1, now_ms):
+                    self.add(topic, SegmentId(number), at_ms, IDLE)
+        self.expire(now_ms)
 
     def expire(self, now_ms: int) -> None:
         """Drops samples older than the time that they are kept, also those of deleted segments and topics."""

@@ -338,7 +338,7 @@ async def _cursor_status(subscription: Subscription) -> CursorStatus:
     is_drained = await subscription.look_whether_drained()
     rates = [consumer.rates for consumer in subscription.consumers]
     return CursorStatus(
-        backlog=0 if is_drained else subscription.backlog(),
+        backlog=0 if is_drained else subscription.backlog_messages(),
         is_drained=is_drained,
         consumers=len(rates),
         msg_rate_out=sum(rate[0] for rate in rates),

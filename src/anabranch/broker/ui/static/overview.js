@@ -29,9 +29,30 @@ const BROKER_COLUMNS = [
   "Topics open",
   "In, msg/s",
   "Out, msg/s",
+  "Disk",
 ];
 // A broker that is alone has these columns; the others compare brokers with each other.
 const ALONE = 6;
+const DISK = 9;
+const isShown = (column, several) => column < ALONE || column === DISK || several;
+const used = (disk) =>
+  !disk
+    ? "–"
+    : disk.capacityBytes
+      ? `${bytes(disk.usedBytes)} of ${bytes(disk.capacityBytes)}`
+      : bytes(disk.usedBytes);
+const KINDS = {
+  disk: "Disk full",
+  connections: "Connections paused",
+  quota: "Backlog quota",
+  "hidden write": "Hidden write",
+  unacknowledged: "Not acknowledged",
+  dispatch: "Dispatch stopped",
+  buckets: "Entry buckets",
+};
+
+const UNOPENED = "Nobody has opened this topic since the broker started: what waits in it is not known yet.";
+const waiting = (topic) => (topic.backlog === null ? "?" : short(topic.backlog));
 
 export const topicHref = (topic) => {
   const [, , tenant, namespace, ...rest] = topic.split("/");
@@ -93,7 +114,16 @@ export class OverviewPage {
     this.empty = h("div", { class: "empty", hidden: true });
     this.brokers = h("tbody", {});
     this.brokerHeads = BROKER_COLUMNS.map((name, i) =>
-      h("th", { scope: "col", class: i > 1 ? "number" : "", hidden: i >= ALONE }, name),
+      h("th", { scope: "col", class: i > 1 ? "number" : "", hidden: !isShown(i, false) }, name),
+    );
+    this.troubles = h("ul", { class: "troubles" });
+    this.moreTroubles = h("p", { class: "quiet" });
+    this.troublesCard = h(
+      "section",
+      { class: "card troubled", role: "status", "aria-label": "Held back", hidden: true },
+      h("h2", {}, "Held back"),
+      this.troubles,
+      this.moreTroubles,
     );
     this.brokersCard = h(
       "section",
@@ -123,6 +153,7 @@ export class OverviewPage {
         { class: "lead" },
         "Topics that scale themselves: a topic is a river of segments that split when they run hot and merge when they run cold. Open one to watch it.",
       ),
+      this.troublesCard,
       this.figures,
       h(
         "section",
@@ -171,6 +202,34 @@ export class OverviewPage {
     this.throughput.show(this.totals, from, answer.now);
     this.backlog.show(this.totals, from, answer.now);
     this.listBrokers(answer);
+    this.listTroubles(answer);
+  }
+
+  listTroubles(answer) {
+    const troubles = answer.troubles ?? [];
+    this.troublesCard.hidden = !troubles.length;
+    keyed(
+      this.troubles,
+      troubles,
+      (one) => `${one.kind} ${one.topic} ${one.subscription}`,
+      (one) => {
+        const because = h("span", {});
+        const about = one.topic.startsWith("topic://") || one.topic.startsWith("persistent://");
+        const name = about ? h("a", { href: topicHref(one.topic) }, one.topic) : one.topic;
+        const element = h(
+          "li",
+          {},
+          h("strong", {}, KINDS[one.kind] ?? one.kind),
+          " ",
+          name,
+          one.subscription ? ` · ${one.subscription}` : "",
+          h("div", {}, because),
+        );
+        return { element, because };
+      },
+      (row, one) => text(row.because, one.because),
+    );
+    text(this.moreTroubles, answer.moreTroubles ? `and ${answer.moreTroubles} more` : "");
   }
 
   sums(answer) {
@@ -283,22 +342,23 @@ export class OverviewPage {
       row.section.append(h("em", {}, label));
     }
     const heat = topic.kind === "classic" ? "–" : percent(topic.heat);
-    [short(topic.msgRateIn), short(topic.msgRateOut), heat, short(topic.backlog), String(topic.consumers)].forEach(
+    [short(topic.msgRateIn), short(topic.msgRateOut), heat, waiting(topic), String(topic.consumers)].forEach(
       (value, i) => text(row.cells[i], value),
     );
+    set(row.cells[3], "title", topic.backlog === null ? UNOPENED : null);
   }
 
   listBrokers(answer) {
     this.brokersCard.hidden = !answer.brokers;
     const several = (answer.brokers ?? []).some((broker) => broker.isSilent !== undefined);
-    this.brokerHeads.forEach((head, i) => (head.hidden = i >= ALONE && !several));
+    this.brokerHeads.forEach((head, i) => (head.hidden = !isShown(i, several)));
     keyed(
       this.brokers,
       answer.brokers ?? [],
       (broker) => broker.serviceUrl,
       () => {
         const cells = BROKER_COLUMNS.slice(1).map((_, i) =>
-          h("td", { class: i ? "number" : "", hidden: i + 1 >= ALONE }),
+          h("td", { class: i ? "number" : "", hidden: !isShown(i + 1, false) }),
         );
         const name = h("th", { scope: "row" });
         return { element: h("tr", {}, name, cells), name, cells };
@@ -317,8 +377,10 @@ export class OverviewPage {
           broker.topics === undefined ? "–" : String(broker.topics),
           broker.in === undefined ? "–" : short(broker.in),
           broker.out === undefined ? "–" : short(broker.out),
+          used(broker.disk),
         ];
-        row.cells.forEach((cell, i) => (cell.hidden = i + 1 >= ALONE && !several));
+        row.cells.forEach((cell, i) => (cell.hidden = !isShown(i + 1, several)));
+        set(row.cells[DISK - 1], "title", broker.disk?.told ?? null);
         values.forEach((value, i) => text(row.cells[i], value));
       },
     );
