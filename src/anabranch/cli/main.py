@@ -15,7 +15,7 @@ from typing import Final
 
 import anabranch
 from anabranch.cli.parsing.broker_options import declare_broker
-from anabranch.cli.parsing.client_options import declare_consume, declare_produce
+from anabranch.cli.parsing.client_options import declare_consume, declare_produce, declare_tail
 from anabranch.cli.parsing.parser import Parser
 from anabranch.cli.parsing.pipeline_options import (
     declare_backtest,
@@ -181,6 +181,16 @@ def _consume(commands: Commands[argparse.ArgumentParser]) -> None:
     declare_consume(parser)
 
 
+def _tail(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "tail",
+        help="show the last messages of a topic, and those that come",
+        description="Prints the last messages of a topic, by publish time, and then what comes, until Ctrl-C. It has "
+        "no subscription, acknowledges nothing and makes no topic.",
+    )
+    declare_tail(parser)
+
+
 def _demo(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "demo",
@@ -308,6 +318,7 @@ COMMANDS: Final[Mapping[str, Callable[[Commands[argparse.ArgumentParser]], None]
     "standalone": _standalone,
     "produce": _produce,
     "consume": _consume,
+    "tail": _tail,
     "demo": _demo,
     "simulate": _simulate,
     "pipeline": _pipeline,
