@@ -40,7 +40,7 @@ ADMIN: Final[Mapping[str, tuple[str, str, str]]] = {
     "topic-policies": (
         "admin.policies",
         "declare_topic_policies",
-        "policies of single classic topics, over those of their namespace",
+        "policies of single topics, over those of their namespace",
     ),
     "tenants": ("admin.tables", "declare_tenants", "list, make, change and delete tenants"),
     "clusters": ("admin.tables", "declare_clusters", "list, make, change and delete clusters"),

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from anabranch.cli.admin import peek, scalable, scalable_rest
+from anabranch.cli.admin.entry_ids import entry_path
 from anabranch.cli.admin.rest import RestRefused, call
 from anabranch.cli.parsing.options import UsageError, pairs
 from anabranch.cli.render import topic as topic_view
@@ -29,7 +30,12 @@ SIMPLE = {
     "compact": ("PUT", "compaction"),
     "compaction-status": ("GET", "compaction"),
 }
-ANY_TOPIC = frozenset({"create", "delete", "stats", "subscriptions", "properties"})
+ANY_TOPIC = frozenset(
+    {
+        *("create", "delete", "stats", "subscriptions", "properties"),
+        *("last-message-id", "find", "peek", "message", "truncate", "terminate"),
+    }
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -109,6 +115,9 @@ def _classic(arguments: argparse.Namespace, url: str, name: TopicName) -> None:
                 for place in range(1, arguments.num + 1)
             )
             peek.show(url, entries, is_json=arguments.json)
+            return
+        case "message":
+            peek.show(url, [f"{path}/{entry_path(arguments.id)}"], is_json=arguments.json)
             return
         case "unload" if arguments.dest:
             call(url, "PUT", f"{path}/unload?destinationBroker={quote(arguments.dest, safe='')}")

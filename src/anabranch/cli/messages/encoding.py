@@ -18,7 +18,7 @@ from anabranch.errors import AnabranchError
 from anabranch.wire import pulsar_pb2 as pb
 
 TOPICS_OWN: Final = "topic"
-_NUMBERS: Final[Mapping[str, int]] = {
+_NUMBERS: Final[Mapping[str, pb.Schema.Type]] = {
     "int8": pb.Schema.Int8,
     "int16": pb.Schema.Int16,
     "int32": pb.Schema.Int32,

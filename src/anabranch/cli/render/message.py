@@ -105,7 +105,7 @@ class Table:
         self._is_headed = False
 
     def __call__(self, messages: Sequence[Message]) -> bytes:
-        rows = [] if self._is_headed else [self.HEADINGS]
+        rows: list[Sequence[str]] = [] if self._is_headed else [self.HEADINGS]
         self._is_headed = self._is_headed or bool(messages)
         rows += [_row(message) for message in messages]
         for row in rows:

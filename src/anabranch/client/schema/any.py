@@ -23,7 +23,7 @@ VERSIONS_MAX: Final = 1000
 VERSION_BYTES_MAX: Final = 64
 
 # Numbers as Pulsar's clients write them: big-endian, of that size.
-_NUMBERS: Final[Mapping[int, struct.Struct]] = {
+_NUMBERS: Final[Mapping[pb.Schema.Type, struct.Struct]] = {
     pb.Schema.Int8: struct.Struct(">b"),
     pb.Schema.Int16: struct.Struct(">h"),
     pb.Schema.Int32: struct.Struct(">i"),
@@ -41,7 +41,7 @@ Decode = Callable[[bytes], Any]
 class NumberSchema(Schema[Any]):
     """Numbers and truth values as Pulsar's clients write them."""
 
-    def __init__(self, kind: int) -> None:
+    def __init__(self, kind: pb.Schema.Type) -> None:
         self._kind = kind
         self._form = _NUMBERS[kind]
 
