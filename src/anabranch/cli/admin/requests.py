@@ -16,6 +16,7 @@ from anabranch.cli.admin import scalable_rest
 from anabranch.cli.admin.rest import RestRefused, call
 from anabranch.cli.parsing.admin_options import declare_group
 from anabranch.cli.render.answers import View, show
+from anabranch.cli.render.done import said
 from anabranch.model.names import Domain, NamespaceName, TopicName
 
 
@@ -58,6 +59,8 @@ class Request:
     arguments: Sequence[Argument] = ()
     body: Callable[[argparse.Namespace], Any] | None = None
     view: View | None = None
+    # Whether an answer is a success; the exit code is 1 for others.
+    is_good: Callable[[Any], bool] | None = None
 
 
 def declare(parser: argparse.ArgumentParser, requests: Sequence[Request]) -> None:
@@ -73,10 +76,24 @@ def run(arguments: argparse.Namespace) -> int:
     request: Request = arguments.request
     body = None if request.body is None else request.body(arguments)
     found = _asked(request, arguments, body)
-    if found is None and request.method == "GET" and not arguments.json:
-        print("not set: the broker decides")
-    show(found, is_json=arguments.json, view=request.view)
-    return 0
+    done = (
+        "not set: the broker decides"
+        if request.method == "GET"
+        else said(request.name, _subject(request, arguments))
+    )
+    show(found, is_json=arguments.json, view=request.view, done=done)
+    return 0 if request.is_good is None or request.is_good(found) else 1
+
+
+def _subject(request: Request, arguments: argparse.Namespace) -> str:
+    """What a change is about: the names at the beginning of its command line."""
+    names = [
+        a.field
+        for a in request.arguments
+        if not a.names[0].startswith("-") and f"{{{a.field}}}" in request.path
+    ]
+    found = [str(getattr(arguments, name)) for name in names]
+    return " ".join(text for text in found if text)
 
 
 def _asked(request: Request, arguments: argparse.Namespace, body: Any) -> Any:

@@ -17,6 +17,7 @@ from anabranch.cli.parsing.options import UsageError, pairs
 from anabranch.cli.render import dag as dag_view
 from anabranch.cli.render import explain as explain_view
 from anabranch.cli.render.answers import show
+from anabranch.cli.render.done import said
 from anabranch.model.names import TopicName
 
 
@@ -29,6 +30,9 @@ def run(arguments: argparse.Namespace, topic: TopicName) -> int:
             segments = 1 if arguments.segments is None else arguments.segments
             properties = pairs(arguments.property, "--property")
             call(url, "PUT", f"{path}?numInitialSegments={segments}", properties)
+            made = f"{topic}: created with {segments} segment{'' if segments == 1 else 's'}"
+            show(None, is_json=arguments.json, done=made)
+            return 0
         case "delete":
             call(url, "DELETE", f"{path}?force={str(arguments.force).lower()}")
         case "migrate":
@@ -88,7 +92,7 @@ def run(arguments: argparse.Namespace, topic: TopicName) -> int:
             return watch.run(arguments, topic)
         case other:
             raise UsageError(f"{other} is not for scalable topics")
-    show(found, is_json=arguments.json)
+    show(found, is_json=arguments.json, done=said(arguments.action, str(topic)))
     return 0
 
 

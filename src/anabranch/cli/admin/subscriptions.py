@@ -19,6 +19,7 @@ from anabranch.cli.parsing.topics_options import TOPIC
 from anabranch.cli.render import dag as dag_view
 from anabranch.cli.render import topic as topic_view
 from anabranch.cli.render.answers import show
+from anabranch.cli.render.done import said
 from anabranch.model.names import Domain, TopicName
 
 _LONG_MAX = 2**63 - 1
@@ -138,7 +139,11 @@ def _classic(arguments: argparse.Namespace, name: TopicName) -> None:
             found = call(url, "POST", f"{path}/analyzeBacklog")
         case "properties":
             found = call(url, "GET", f"{path}/properties")
-    show(found, is_json=arguments.json)
+    show(found, is_json=arguments.json, done=_done(arguments, name))
+
+
+def _done(arguments: argparse.Namespace, topic: TopicName) -> str:
+    return said(arguments.action, f"{topic}, subscription {arguments.subscription}")
 
 
 def _start(arguments: argparse.Namespace) -> Any:
@@ -237,7 +242,7 @@ def _scalable(arguments: argparse.Namespace, topic: TopicName) -> None:
             found = call(url, "POST", f"{one}/analyzeBacklog")
         case other:
             raise UsageError(f"{other} is for subscriptions of classic topics; {topic} is scalable")
-    show(found, is_json=arguments.json)
+    show(found, is_json=arguments.json, done=_done(arguments, topic))
 
 
 def _create_scalable(url: str, topic: TopicName, path: str, arguments: argparse.Namespace) -> None:

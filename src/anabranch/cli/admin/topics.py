@@ -17,6 +17,7 @@ from anabranch.cli.admin.rest import RestRefused, call
 from anabranch.cli.parsing.options import UsageError, pairs
 from anabranch.cli.render import topic as topic_view
 from anabranch.cli.render.answers import View, show
+from anabranch.cli.render.done import said
 from anabranch.model.names import Domain, NamespaceName, TopicName
 
 SCALABLE_ONLY = frozenset({"split", "merge", "rebucket", "watch", "explain", "migrate"})
@@ -128,7 +129,14 @@ def _classic(arguments: argparse.Namespace, url: str, name: TopicName) -> None:
         case other:
             method, tail = SIMPLE[other]
             found = call(url, method, f"{path}/{tail}")
-    show(found, is_json=arguments.json, view=view)
+    show(found, is_json=arguments.json, view=view, done=_done(arguments, name))
+
+
+def _done(arguments: argparse.Namespace, name: TopicName) -> str:
+    if arguments.action == "create":
+        parts = f" with {arguments.partitions} partitions" if arguments.partitions else ""
+        return f"{name}: created{parts}"
+    return said(arguments.action, str(name))
 
 
 def _id(found: Any) -> list[str]:

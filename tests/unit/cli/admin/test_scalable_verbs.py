@@ -65,6 +65,7 @@ def test_subscriptions_are_looked_into_skipped_and_expired(broker: BrokerProcess
     capfd.readouterr()
 
     def left() -> list[str]:
+        capfd.readouterr()
         code = subscriptions(broker, "peek", topic, "s", "-n", "9")
         found = values(capfd.readouterr().out)
         assert code == (0 if found else 1)
