@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import anabranch
+from anabranch.cli.parsing import profiles
 from anabranch.cli.parsing.broker_options import declare_broker
 from anabranch.cli.parsing.client_options import declare_consume, declare_produce, declare_tail
 from anabranch.cli.parsing.parser import Parser
@@ -81,6 +82,7 @@ def main(argv: Sequence[str] | None = None, ready: Callable[[], object] = lambda
         return 2
 
     def run() -> int:
+        profiles.complete(arguments)
         command = importlib.import_module(f"anabranch.cli.{arguments.module}")
         if hasattr(arguments, "admin_url"):
             _say_who(arguments)
@@ -116,7 +118,9 @@ def _say_who(arguments: argparse.Namespace) -> None:
     from anabranch.cli.admin import rest
     from anabranch.cli.parsing import access
 
-    rest.ask_as(access.security_of(arguments))
+    # Pictures that are drawn again and again show by themselves whether something comes.
+    is_drawn = getattr(arguments, "watch", False) or getattr(arguments, "action", "") == "watch"
+    rest.ask_as(access.security_of(arguments), tells_waiting=not is_drawn)
 
 
 def build_parser(word: str | None = None, *, is_whole: bool = False) -> argparse.ArgumentParser:

@@ -10,8 +10,10 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from anabranch.cli.render.waiting import waiting_for
 from anabranch.errors import AnabranchError
 from anabranch.model.redirects import UnsafeRedirect, redirected
 
@@ -26,10 +28,14 @@ REDIRECTS_MAX = 5
 _asking: Security | None = None
 
 
-def ask_as(security: Security | None) -> None:
+# Whether a user at a terminal is told that an answer takes its time.
+_tells_waiting = False
+
+
+def ask_as(security: Security | None, *, tells_waiting: bool = False) -> None:
     """Sets the credentials and the trusted authorities of every later call."""
-    global _asking
-    _asking = security
+    global _asking, _tells_waiting
+    _asking, _tells_waiting = security, tells_waiting
 
 
 class RestRefused(AnabranchError):
@@ -61,7 +67,8 @@ def fetch(
         headers = {"Content-Type": "application/json"} | (_asking.headers() if _asking is not None else {})
         request = urllib.request.Request(url, data, headers, method=method)
         try:
-            with _opener(url).open(request, timeout=timeout) as answer:
+            told = waiting_for(url.removesuffix(path)) if _tells_waiting else nullcontext()
+            with told, _opener(url).open(request, timeout=timeout) as answer:
                 return answer.headers, answer.read()
         except urllib.error.HTTPError as error:
             if error.code == 307 and error.headers["Location"]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import Final
 
 from anabranch.cli.parsing.access import declare_access
+from anabranch.cli.parsing.profiles import SERVICE_URL
 
-SERVICE_URL: Final = "pulsar://127.0.0.1:6650"
 TOPIC: Final = "`t` is short for persistent://public/default/t; scalable ones are topic://public/default/t"
 
 
@@ -211,9 +210,8 @@ def _common(parser: argparse._ArgumentGroup) -> None:
 def declare_service_url(parser: argparse._ArgumentGroup) -> None:
     parser.add_argument(
         "--service-url",
-        default=os.environ.get("ANABRANCH_SERVICE_URL", SERVICE_URL),
         metavar="URL",
-        help=f"the broker (default: $ANABRANCH_SERVICE_URL or {SERVICE_URL})",
+        help=f"the broker (default: $ANABRANCH_SERVICE_URL, the profile's, or {SERVICE_URL})",
     )
 
 
