@@ -32,6 +32,7 @@ from anabranch.broker.balance.load.view_topics import ViewTopics
 from anabranch.broker.catalog.dynamic_config import DynamicConfig
 from anabranch.broker.catalog.owners import BrokerAddress, Owners
 from anabranch.broker.catalog.resources import Resources
+from anabranch.broker.catalog.topic_policies import policy_holder
 from anabranch.broker.config import listeners
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.config.listeners import Addresses
@@ -555,7 +556,7 @@ class Broker:
 
     def _topic_policies_changed(self, changed: TopicName) -> None:
         for name, topic in self.loaded().items():
-            if name.base == changed:
+            if policy_holder(name) == changed:
                 topic.in_force.changed()
 
     async def policies(self, topic: TopicName) -> EffectivePolicies:

@@ -34,7 +34,8 @@ from anabranch.broker.admin.namespaces import (
     namespaces,
     permissions,
 )
-from anabranch.broker.admin.scalable import auto_scale, segments
+from anabranch.broker.admin.scalable import auto_scale, contents, cursors, segments
+from anabranch.broker.admin.scalable import messages as scalable_messages
 from anabranch.broker.admin.scalable import topics as scalable
 from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.admin.settings import namespace as namespace_settings
@@ -88,6 +89,14 @@ TABLES: Sequence[Routes] = (
     # Before the other tables of scalable topics, which would take its words for the end of a topic's name.
     auto_scale.topics,
     permissions.scalable,
+    scalable_messages.routes,
+    scalable_messages.by_java,
+    cursors.routes,
+    cursors.by_java,
+    contents.routes,
+    contents.by_java,
+    topic_settings.scalable,
+    topic_settings.by_java,
     scalable.routes,
     segments.routes,
     schemas.routes,

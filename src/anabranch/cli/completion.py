@@ -1,6 +1,7 @@
 """`anabranch completion`: a script for bash, zsh or fish that completes commands, actions, options and their values.
 
-The scripts hold every word of the command line as it is declared: completing starts neither Python nor a request.
+The scripts hold every word of the command line as it is declared: completing starts neither Python nor a request. Only
+names of topics are asked for, of the broker that the variables or the profile name.
 """
 
 from __future__ import annotations
@@ -9,8 +10,12 @@ import argparse
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from anabranch.cli.parsing.access import declare_access
+
 # The names of arguments, in help, that are files or folders.
 _FILES = frozenset({"FILE", "DIR", "PATH"})
+# The names of arguments that are topics.
+_TOPICS = frozenset({"topic", "schema_topic", "target"})
 
 
 class Word(NamedTuple):
@@ -21,6 +26,8 @@ class Word(NamedTuple):
     takes_value: bool = False
     values: tuple[str, ...] = ()
     is_file: bool = False
+    # Stands for the name of a topic, and has no text of its own.
+    is_topic: bool = False
 
     @property
     def is_option(self) -> bool:
@@ -38,10 +45,23 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "_anabranch in a folder of $fpath; fish: anabranch completion fish > "
         "~/.config/fish/completions/anabranch.fish"
     )
-    parser.add_argument("shell", choices=tuple(SCRIPTS))
+    parser.add_argument(
+        "shell", choices=(*SCRIPTS, "topics"), help="topics lists names of topics, for the scripts"
+    )
+    parser.add_argument(
+        "beginning", nargs="?", default="", metavar="TEXT", help="with topics: how the names begin"
+    )
+    parser.add_argument("--admin-url", metavar="URL", help="with topics: the admin REST")
+    declare_access(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.shell == "topics":
+        from anabranch.cli.admin.topic_names import beginning_with
+
+        for name in beginning_with(arguments.beginning, arguments.admin_url):
+            print(name)
+        return 0
     from anabranch.cli.main import build_parser
 
     print(SCRIPTS[arguments.shell](tree(build_parser(is_whole=True))), end="")
@@ -66,6 +86,8 @@ def _walk(parser: argparse.ArgumentParser, path: str) -> Iterator[tuple[str, lis
             found += _options(action)
         elif not action.option_strings:
             found += [Word(value, "") for value in _values(action)]
+            if action.dest in _TOPICS:
+                found.append(Word("", "", is_topic=True))
     yield path, found
     for name, child in inner:
         yield from _walk(child, name)
@@ -98,7 +120,12 @@ def _with_values(places: Places) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _texts(words: Iterable[Word]) -> str:
-    return " ".join(dict.fromkeys(word.text for word in words))
+    return " ".join(dict.fromkeys(word.text for word in words if word.text))
+
+
+def _topic_places(places: Places) -> list[str]:
+    """The commands whose first argument is a topic."""
+    return [path for path, found in places.items() if any(word.is_topic for word in found)]
 
 
 def _lists(places: Places) -> tuple[str, str]:
@@ -117,6 +144,7 @@ def _bash(places: Places) -> str:
         f'    "{place}") words="{" ".join(found)}" ;;' for place, found in _with_values(places)
     )
     takes, files = _lists(places)
+    topics = "|".join(f'"{path}"' for path in _topic_places(places))
     return f"""# Completes anabranch in bash.
 _anabranch_words() {{
   case "$1" in
@@ -130,12 +158,34 @@ _anabranch_values() {{
 {values}
   esac
 }}
+_anabranch_takes_topic() {{
+  case "$1" in
+    {topics}) return 0 ;;
+  esac
+  return 1
+}}
+_anabranch_topics() {{
+  # Bash takes a colon for the end of a word, and completes what is behind it.
+  local line="${{COMP_LINE:0:${{COMP_POINT:-0}}}}"
+  local whole="${{line##*[[:space:]]}}" name
+  [[ -n $line ]] || whole=$1
+  local before="${{whole%"${{whole##*:}}"}}"
+  COMPREPLY=()
+  while IFS= read -r name; do
+    [[ $name == "$whole"* ]] && COMPREPLY+=("${{name#"$before"}}")
+  done < <(command anabranch completion topics -- "$whole" 2> /dev/null)
+  [[ ${{#COMPREPLY[@]}} -eq 1 && ${{COMPREPLY[0]}} == */ ]] && compopt -o nospace 2> /dev/null
+}}
 _anabranch() {{
   local current="${{COMP_WORDS[COMP_CWORD]}}" previous="${{COMP_WORDS[COMP_CWORD - 1]}}" place="" words="" options="" at
-  local takes=" {takes} " files=" {files} "
+  local takes=" {takes} " files=" {files} " given=0
   for ((at = 1; at < COMP_CWORD; at++)); do
     # A word that names a command or an action leads on; options and names of topics do not.
-    _anabranch_words "${{place:+$place }}${{COMP_WORDS[at]}}" && place="${{place:+$place }}${{COMP_WORDS[at]}}"
+    if _anabranch_words "${{place:+$place }}${{COMP_WORDS[at]}}"; then
+      place="${{place:+$place }}${{COMP_WORDS[at]}}"
+    elif [[ ${{COMP_WORDS[at]}} != -* && $takes != *" ${{COMP_WORDS[at - 1]}} "* && ${{COMP_WORDS[at]}} != ":" ]]; then
+      [[ ${{COMP_WORDS[at + 1]}} == ":" ]] || given=1
+    fi
   done
   _anabranch_words "$place"
   if [[ -n $place && $files == *" $previous "* ]]; then
@@ -147,6 +197,9 @@ _anabranch() {{
     _anabranch_values "$place $previous"
   elif [[ $current == -* ]]; then
     words=$options
+  elif [[ $given == 0 ]] && _anabranch_takes_topic "$place"; then
+    _anabranch_topics "$current"
+    return
   fi
   COMPREPLY=($(compgen -W "$words" -- "$current"))
 }}
@@ -157,7 +210,9 @@ complete -F _anabranch anabranch
 def _zsh(places: Places) -> str:
     def described(words: Iterable[Word]) -> str:
         return " ".join(
-            _quoted(word.text.replace(":", "\\:") + (f":{word.help}" if word.help else "")) for word in words
+            _quoted(word.text.replace(":", "\\:") + (f":{word.help}" if word.help else ""))
+            for word in words
+            if word.text
         )
 
     words = "\n".join(
@@ -170,6 +225,7 @@ def _zsh(places: Places) -> str:
         for place, found in _with_values(places)
     )
     takes, files = _lists(places)
+    topics = "|".join(_quoted(path) for path in _topic_places(places))
     return f"""#compdef anabranch
 # Completes anabranch in zsh.
 _anabranch_words() {{
@@ -183,6 +239,12 @@ _anabranch_values() {{
   case "$1" in
 {values}
   esac
+}}
+_anabranch_takes_topic() {{
+  case "$1" in
+    {topics}) return 0 ;;
+  esac
+  return 1
 }}
 _anabranch() {{
   local place="" at previous="${{words[CURRENT-1]}}"
@@ -201,12 +263,19 @@ _anabranch() {{
     _describe value choices
   elif [[ $PREFIX == -* ]]; then
     _describe -o option flags
+  elif _anabranch_takes_topic "$place"; then
+    local -a names
+    names=(${{(f)"$(command anabranch completion topics -- "$PREFIX" 2> /dev/null)"}})
+    compadd -S '' -a names
   else
     _describe anabranch choices
   fi
 }}
 if [ "$funcstack[1]" = _anabranch ]; then _anabranch "$@"; else compdef _anabranch anabranch; fi
 """
+
+
+_FISH_TOPICS = "(command anabranch completion topics -- (commandline -ct) 2> /dev/null)"
 
 
 def _fish(places: Places) -> str:
@@ -228,7 +297,11 @@ def _fish(places: Places) -> str:
     ]
     for path, found in places.items():
         where = _quoted(f'__anabranch_at "{path}"')
+        if any(word.is_topic for word in found):
+            lines.append(f"complete -c anabranch -n {where} -a {_quoted(_FISH_TOPICS)}")
         for word in found:
+            if not word.text:
+                continue
             help = f" -d {_quoted(word.help)}" if word.help else ""
             lines.append(f"complete -c anabranch -n {where} {_fish_word(word)}{help}")
     return "\n".join(lines) + "\n"

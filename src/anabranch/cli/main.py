@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import anabranch
+from anabranch.cli.parsing import profiles
 from anabranch.cli.parsing.broker_options import declare_broker
-from anabranch.cli.parsing.client_options import declare_consume, declare_produce
+from anabranch.cli.parsing.client_options import declare_consume, declare_produce, declare_tail
 from anabranch.cli.parsing.parser import Parser
 from anabranch.cli.parsing.pipeline_options import (
     declare_backtest,
@@ -40,7 +41,7 @@ ADMIN: Final[Mapping[str, tuple[str, str, str]]] = {
     "topic-policies": (
         "admin.policies",
         "declare_topic_policies",
-        "policies of single classic topics, over those of their namespace",
+        "policies of single topics, over those of their namespace",
     ),
     "tenants": ("admin.tables", "declare_tenants", "list, make, change and delete tenants"),
     "clusters": ("admin.tables", "declare_clusters", "list, make, change and delete clusters"),
@@ -81,6 +82,7 @@ def main(argv: Sequence[str] | None = None, ready: Callable[[], object] = lambda
         return 2
 
     def run() -> int:
+        profiles.complete(arguments)
         command = importlib.import_module(f"anabranch.cli.{arguments.module}")
         if hasattr(arguments, "admin_url"):
             _say_who(arguments)
@@ -116,7 +118,9 @@ def _say_who(arguments: argparse.Namespace) -> None:
     from anabranch.cli.admin import rest
     from anabranch.cli.parsing import access
 
-    rest.ask_as(access.security_of(arguments))
+    # Pictures that are drawn again and again show by themselves whether something comes.
+    is_drawn = getattr(arguments, "watch", False) or getattr(arguments, "action", "") == "watch"
+    rest.ask_as(access.security_of(arguments), tells_waiting=not is_drawn)
 
 
 def build_parser(word: str | None = None, *, is_whole: bool = False) -> argparse.ArgumentParser:
@@ -179,6 +183,16 @@ def _consume(commands: Commands[argparse.ArgumentParser]) -> None:
         "stays when the command ends.",
     )
     declare_consume(parser)
+
+
+def _tail(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "tail",
+        help="show the last messages of a topic, and those that come",
+        description="Prints the last messages of a topic, by publish time, and then what comes, until Ctrl-C. It has "
+        "no subscription, acknowledges nothing and makes no topic.",
+    )
+    declare_tail(parser)
 
 
 def _demo(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -308,6 +322,7 @@ COMMANDS: Final[Mapping[str, Callable[[Commands[argparse.ArgumentParser]], None]
     "standalone": _standalone,
     "produce": _produce,
     "consume": _consume,
+    "tail": _tail,
     "demo": _demo,
     "simulate": _simulate,
     "pipeline": _pipeline,

@@ -89,7 +89,7 @@ class Figures:
 def record_of(controller: TopicController) -> ScalableTopic | None:
     """The record of a topic that may be split and merged; None if this broker does not lead one."""
     state = controller.state
-    if state is None or state.is_classic or state.topic.is_deleting:
+    if state is None or state.is_classic or state.topic.is_deleting or state.topic.is_terminated:
         return None
     return state.topic
 

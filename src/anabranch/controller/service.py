@@ -528,6 +528,22 @@ class ScalableTopics:
             # The leader has changed since. The next one finishes what is stored.
             await self._until_planless(topic)
 
+    async def terminate(self, topic: TopicName) -> None:
+        """Ends the topic: once this returns no segment accepts a message, and there will be no others. May be
+        repeated."""
+
+        def terminated(record: ScalableTopic) -> ScalableTopic:
+            if record.is_deleting:
+                raise TopicMissing(f"{topic} is being deleted")
+            if record.plan is not None:
+                raise TooBusy(f"{topic} is being changed at the moment; try again")
+            return replace(record, is_terminated=True)
+
+        topic = scalable_name(topic)
+        await self._until_planless(topic)
+        record = await self.update(topic, terminated)
+        await asyncio.gather(*(self.segments.seal(topic, segment) for segment in record.layout.active))
+
     async def _until_planless(self, topic: TopicName) -> None:
         """Waits until the leader has finished the plan of that topic; TooBusy if that takes too long."""
         loop = asyncio.get_running_loop()

@@ -152,6 +152,8 @@ class ScalableTopic:
     routing: str = ""
     # The topic is being deleted: nothing is created or sealed any more, and every segment may be deleted.
     is_deleting: bool = False
+    # The topic accepts no more messages, for good: its active segments are sealed and get no successors.
+    is_terminated: bool = False
 
     def planned(self, plan: ReshapePlan) -> ScalableTopic:
         if self.plan is not None or plan.result.epoch != self.layout.epoch + 1:
@@ -178,7 +180,7 @@ class ScalableTopic:
     def may_seal(self, number: SegmentId) -> bool:
         layout = self.layout if self.plan is None else self.plan.result
         found = layout.segments.get(number)
-        return not self.is_deleting and found is not None and found.is_sealed
+        return not self.is_deleting and found is not None and (found.is_sealed or self.is_terminated)
 
     def may_delete(self, number: SegmentId) -> bool:
         """Whether it is marked as deleting, or in neither layout nor plan although its id was given out."""
@@ -217,6 +219,8 @@ class ScalableTopic:
             value["routing"] = self.routing
         if self.is_deleting:
             value["deleting"] = True
+        if self.is_terminated:
+            value["terminated"] = True
         return json.dumps(value, separators=(",", ":")).encode()
 
     def metadata(self) -> dict[str, Any]:
@@ -258,6 +262,7 @@ class ScalableTopic:
                 auto_scale=value.get("autoScalePolicy"),
                 routing=value.get("routing", ""),
                 is_deleting=value.get("deleting", False),
+                is_terminated=value.get("terminated", False),
             )
             layout.check()
             if topic.plan is not None:

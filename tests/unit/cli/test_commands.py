@@ -32,7 +32,7 @@ def test_topics_are_made_listed_described_and_deleted(broker: BrokerProcess, cap
         assert topics(broker, "unload", topic) == 0
         assert topics(broker, "delete", topic) == 0
         assert topics(broker, "delete", topic) == 1
-    assert "not" in capsys.readouterr().err
+        assert "not" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

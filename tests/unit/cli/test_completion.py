@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from anabranch.cli.demo.process import BrokerProcess
 from anabranch.cli.main import main
 
 
@@ -96,3 +98,46 @@ def test_fish_completes_commands_actions_options_and_values(
 ) -> None:
     found = run("fish", "--no-config", "-c", f'source "{script}"; complete -C "{typed}"')
     assert sorted(line.partition("\t")[0] for line in found if line) == expected
+
+
+@pytest.mark.parametrize("script", ["bash"], indirect=True)
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("anabranch tail comp", ["comp-classic", "comp-scalable", "comp-wide"]),
+        ("anabranch topics stats comp-s", ["comp-scalable"]),
+        ("anabranch subscriptions create --type queue comp-w", ["comp-wide"]),
+        ("anabranch topics policy get comp-s", ["comp-scalable"]),
+        # Behind a colon: bash completes words up to it.
+        ("anabranch produce topic://public/default/comp", ["//public/default/comp-scalable"]),
+        ("anabranch produce persistent://public/default/comp-w", ["//public/default/comp-wide"]),
+        ("anabranch tail public/default/comp-w", ["public/default/comp-wide"]),
+        ("anabranch tail public/def", ["public/default/"]),
+        ("anabranch tail topic://publ", ["//public/"]),
+        # The subscription is no topic.
+        ("anabranch subscriptions stats comp-wide comp", [""]),
+        ("anabranch tenants get comp", [""]),
+    ],
+)
+def test_bash_completes_names_of_topics(
+    broker: BrokerProcess, script: Path, typed: str, expected: list[str]
+) -> None:
+    for name, options in (
+        ("comp-classic", []),
+        ("comp-wide", ["--partitions", "2"]),
+        ("topic://public/default/comp-scalable", []),
+    ):
+        main(["topics", "create", name, *options, "--admin-url", broker.admin_url])
+    words = typed.replace("://", " : //").split()
+    ask = (
+        f'PATH="{Path(sys.executable).parent}:$PATH"; export ANABRANCH_ADMIN_URL="{broker.admin_url}"; '
+        f'source "{script}"; COMP_WORDS=({" ".join(words)}); COMP_CWORD={len(words) - 1}; '
+        f'COMP_LINE="{typed}"; COMP_POINT={len(typed)}; _anabranch; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    )
+    assert run("bash", "--norc", "-c", ask)[:-1] == expected
+
+
+def test_completing_without_a_broker_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    for text in ("", "a/b", "a/b/c", "topic://", "topic://a/b/c", "://", "a b/c d/e"):
+        assert main(["completion", "topics", text, "--admin-url", "http://127.0.0.1:1"]) == 0
+    assert capsys.readouterr() == ("", "")

@@ -1,6 +1,9 @@
 """The policies of single topics: stored per topic, kept in memory, with notifications for listeners.
 
-    /admin/topic-policies/{tenant}/{ns}/{domain}/{topic}        TopicPolicies; partitions share their topic's
+    /admin/topic-policies/{tenant}/{ns}/{domain}/{topic}      TopicPolicies; parts share their topic's
+
+A scalable topic's are stored under the name of the classic topic that it may have been migrated from: the two cannot
+exist beside each other, and a migration keeps them.
 
 All of them are in memory from the start, so that opening a topic needs no request to the store; there are few.
 """
@@ -19,13 +22,25 @@ from anabranch.broker.policy.stored_json import InvalidValue
 from anabranch.broker.policy.topic import NO_TOPIC_POLICIES, TopicPolicies
 from anabranch.metadata.errors import AlreadyExists, VersionConflict
 from anabranch.metadata.port import MetadataStore, Watch
-from anabranch.model.names import InvalidName, TopicName
+from anabranch.model.names import Domain, InvalidName, TopicName
 
 log = logging.getLogger(__name__)
 
 TOPIC_POLICIES = "/admin/topic-policies"
 
 Listener = Callable[[TopicName], None]
+
+
+def policy_holder(name: TopicName) -> TopicName:
+    """The topic under whose name the policies of that topic, partition or segment are stored."""
+    if name.is_classic:
+        return name.base
+    if "/" not in name.local:
+        classic = TopicName(Domain.PERSISTENT, name.namespace, name.local)
+        if not classic.is_partition:
+            return classic
+    # No classic topic can have this name.
+    return TopicName(Domain.TOPIC, name.namespace, name.local)
 
 
 class TopicPolicyStore:
@@ -48,11 +63,11 @@ class TopicPolicyStore:
             await self._watching
 
     def of(self, topic: TopicName) -> TopicPolicies:
-        return self._known.get(topic.base, NO_TOPIC_POLICIES)
+        return self._known.get(policy_holder(topic), NO_TOPIC_POLICIES)
 
     def over(self, policies: NamespacePolicies, topic: TopicName) -> NamespacePolicies:
-        """The namespace's policies with those of this topic, or of its partitions' topic, over them."""
-        found = self._known.get(topic.base)
+        """The namespace's policies with those of this topic, or of the topic that it is a part of, over them."""
+        found = self._known.get(policy_holder(topic))
         return policies if found is None else found.over(policies)
 
     def on_change(self, listener: Listener) -> None:
@@ -78,7 +93,7 @@ class TopicPolicyStore:
                 raise refused(error) from None
             except (AlreadyExists, VersionConflict):
                 continue
-            self._learn(topic.base, after)
+            self._learn(policy_holder(topic), after)
             return
 
     async def refresh(self, topic: TopicName) -> None:
@@ -88,7 +103,7 @@ class TopicPolicyStore:
     async def forget(self, topic: TopicName) -> None:
         """Removes the topic's policies: it is deleted, or is to have only its namespace's."""
         if await self._metadata.delete(_path(topic)):
-            self._learn(topic.base, NO_TOPIC_POLICIES)
+            self._learn(policy_holder(topic), NO_TOPIC_POLICIES)
 
     # -- changes by other brokers
 
@@ -131,4 +146,4 @@ class TopicPolicyStore:
 
 
 def _path(topic: TopicName) -> str:
-    return f"{TOPIC_POLICIES}/{topic.base.storage_path}"
+    return f"{TOPIC_POLICIES}/{policy_holder(topic).storage_path}"

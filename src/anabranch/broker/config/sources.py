@@ -18,7 +18,9 @@ from anabranch.errors import AnabranchError
 ENVIRONMENT_PREFIXES = ("PULSAR_PREFIX_", "ANABRANCH_")
 
 # The variables that the command line reads itself; they are not settings of a broker.
-_NOT_SETTINGS = frozenset({"serviceurl", "adminurl", "token", "password", "trustcertsfile"})
+_NOT_SETTINGS = frozenset(
+    {"serviceurl", "adminurl", "token", "password", "trustcertsfile", "profile", "config"}
+)
 
 
 class ConfigError(AnabranchError):

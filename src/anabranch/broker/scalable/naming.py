@@ -122,11 +122,15 @@ class TopicNaming:
 
     async def check_published(self, name: TopicName) -> None:
         """Raises NotReadyError for a segment that is only planned: its parents may still be written, and it must not be
-        written yet."""
+        written yet. Raises NotAllowedError for one of a topic that was terminated: there will be no other to write."""
         if name.domain is not Domain.SEGMENT or self._scalable is None:
             return
         topic, _, number = segment_of(name)
         record = await self._record(topic)
+        if record is not None and record.is_terminated:
+            raise NotAllowedError(
+                f"{topic} was terminated and accepts no more messages: choose another topic"
+            )
         if record is not None and number not in record.layout.segments:
             raise NotReadyError(f"{name} is about to be opened: the layout that has it is not published yet")
 

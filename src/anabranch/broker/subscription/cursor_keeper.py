@@ -233,6 +233,13 @@ class CursorKeeper:
                 low = middle + 1
         return log.position_at(low)
 
+    def unacked_below(self, at: Position) -> int:
+        """The number of unacknowledged entries below that position."""
+        log = self.topic_log
+        if at <= self.next:
+            return 0
+        return log.count(log.first, at) - log.count(log.first, self.next) - self.cursor.held_below(at)
+
     async def skip_below(self, at: Position) -> None:
         """Skips everything below that position."""
         self._check_open()

@@ -13,6 +13,7 @@ from anabranch.cli.admin import scalable_rest
 from anabranch.cli.admin.rest import call
 from anabranch.cli.parsing.auto_scale_fields import BY_WORD, FIELDS, CommandField, parsed, shown
 from anabranch.cli.parsing.options import UsageError
+from anabranch.cli.render.answers import show
 from anabranch.cli.render.dag import aligned
 from anabranch.cli.render.explain import switch
 from anabranch.model.names import Domain, NamespaceName, TopicName
@@ -39,8 +40,9 @@ def run(arguments: argparse.Namespace) -> int:
                 call(url, "DELETE", path)
         case "remove":
             call(url, "DELETE", path)
-    if arguments.json and arguments.what != "get":
-        print("null")
+    if arguments.what != "get":
+        done = "policy set" if arguments.what == "set" else "policy removed"
+        show(None, is_json=arguments.json, done=f"{name}: {done}")
     return 0
 
 

@@ -38,6 +38,8 @@ def messages(headers: Mapping[str, str], data: bytes) -> Iterator[dict[str, Any]
             "anabranch[compression]), or the message is too large to be unpacked there; a consumer receives it"
         )
     place = headers["X-Pulsar-Message-ID"]
+    if (segment := headers.get("X-Anabranch-Segment")) is not None:
+        place = f"{segment}:{place}"
     common: dict[str, Any] = {
         "id": place,
         "key": headers.get("X-Pulsar-partition-key"),

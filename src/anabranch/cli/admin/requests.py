@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from anabranch.cli.admin import scalable_rest
 from anabranch.cli.admin.rest import RestRefused, call
 from anabranch.cli.parsing.admin_options import declare_group
 from anabranch.cli.render.answers import View, show
-from anabranch.model.names import NamespaceName, TopicName
+from anabranch.cli.render.done import said
+from anabranch.model.names import Domain, NamespaceName, TopicName
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,10 @@ def flag(name: str, query: str, help: str) -> Argument:
 WAIT_STEP_S = 0.1
 WAIT = arg("--wait", type=float, metavar="S", help="give a broker that is starting so many seconds")
 NAMESPACE = arg("namespace", metavar="TENANT/NAMESPACE", help="public/default, for instance")
-TOPIC = arg("topic", help="`t` is short for persistent://public/default/t")
+TOPIC = arg(
+    "topic",
+    help="`t` is short for a topic of public/default, scalable if there is one of that name, else classic",
+)
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,8 @@ class Request:
     arguments: Sequence[Argument] = ()
     body: Callable[[argparse.Namespace], Any] | None = None
     view: View | None = None
+    # Whether an answer is a success; the exit code is 1 for others.
+    is_good: Callable[[Any], bool] | None = None
 
 
 def declare(parser: argparse.ArgumentParser, requests: Sequence[Request]) -> None:
@@ -69,10 +76,24 @@ def run(arguments: argparse.Namespace) -> int:
     request: Request = arguments.request
     body = None if request.body is None else request.body(arguments)
     found = _asked(request, arguments, body)
-    if found is None and request.method == "GET" and not arguments.json:
-        print("not set: the broker decides")
-    show(found, is_json=arguments.json, view=request.view)
-    return 0
+    done = (
+        "not set: the broker decides"
+        if request.method == "GET"
+        else said(request.name, _subject(request, arguments))
+    )
+    show(found, is_json=arguments.json, view=request.view, done=done)
+    return 0 if request.is_good is None or request.is_good(found) else 1
+
+
+def _subject(request: Request, arguments: argparse.Namespace) -> str:
+    """What a change is about: the names at the beginning of its command line."""
+    names = [
+        a.field
+        for a in request.arguments
+        if not a.names[0].startswith("-") and f"{{{a.field}}}" in request.path
+    ]
+    found = [str(getattr(arguments, name)) for name in names]
+    return " ".join(text for text in found if text)
 
 
 def _asked(request: Request, arguments: argparse.Namespace, body: Any) -> Any:
@@ -90,7 +111,8 @@ def _asked(request: Request, arguments: argparse.Namespace, body: Any) -> Any:
 
 def path_of(request: Request, arguments: argparse.Namespace) -> str:
     given = {argument.field: getattr(arguments, argument.field) for argument in request.arguments}
-    path = request.path.format(**{name: _quoted(name, value) for name, value in given.items()})
+    url = arguments.admin_url
+    path = request.path.format(**{name: _quoted(name, value, url) for name, value in given.items()})
     query = [
         (argument.query, str(value).lower() if isinstance(value, bool) else value)
         for argument in request.arguments
@@ -99,11 +121,19 @@ def path_of(request: Request, arguments: argparse.Namespace) -> str:
     return f"/admin/v2{path}" + (f"?{urlencode(query)}" if query else "")
 
 
-def _quoted(name: str, value: Any) -> str:
+def topic_path(text: str, url: str) -> str:
+    """The path below /admin/v2 of the topic that a user calls `text`."""
+    name = TopicName.parse(text)
+    if name.domain is Domain.TOPIC or ("://" not in text and scalable_rest.exists(url, name)):
+        return scalable_rest.rest_path(name).removeprefix("/admin/v2/")
+    return name.rest_path
+
+
+def _quoted(name: str, value: Any, url: str) -> str:
     if name == "namespace":
         return str(NamespaceName.parse(value))
     if name == "topic":
-        return TopicName.parse(value).rest_path
+        return topic_path(value, url)
     if name == "schema_topic":
         return TopicName.parse(value).schema_path
     if name in ("version", "subscription", "bundle"):  # An optional part of the path.

@@ -9,12 +9,15 @@ import sys
 import time
 from typing import Any
 
+from anabranch.cli.admin import peek
+from anabranch.cli.admin.entry_ids import entry_path
 from anabranch.cli.admin.rest import call
 from anabranch.cli.admin.scalable_rest import rest_path, stats
 from anabranch.cli.parsing.options import UsageError, pairs
 from anabranch.cli.render import dag as dag_view
 from anabranch.cli.render import explain as explain_view
 from anabranch.cli.render.answers import show
+from anabranch.cli.render.done import said
 from anabranch.model.names import TopicName
 
 
@@ -27,6 +30,9 @@ def run(arguments: argparse.Namespace, topic: TopicName) -> int:
             segments = 1 if arguments.segments is None else arguments.segments
             properties = pairs(arguments.property, "--property")
             call(url, "PUT", f"{path}?numInitialSegments={segments}", properties)
+            made = f"{topic}: created with {segments} segment{'' if segments == 1 else 's'}"
+            show(None, is_json=arguments.json, done=made)
+            return 0
         case "delete":
             call(url, "DELETE", f"{path}?force={str(arguments.force).lower()}")
         case "migrate":
@@ -55,6 +61,30 @@ def run(arguments: argparse.Namespace, topic: TopicName) -> int:
             found = list(stats(url, topic)["subscriptions"])
         case "properties":
             found = call(url, "GET", f"{path}/properties")
+        case "last-message-id":
+            show(call(url, "GET", f"{path}/lastMessageId"), is_json=arguments.json, view=_ids)
+            return 0
+        case "find":
+            found = call(url, "GET", f"{path}/messageid/{arguments.time}")
+            if not found and not arguments.json:
+                print(f"{topic} has no message that was published then or later")
+            show(found, is_json=arguments.json, view=_ids)
+            return 0
+        case "peek":
+            entries = (
+                f"{path}/examinemessage?initialPosition={arguments.start}&messagePosition={place}"
+                for place in range(1, arguments.num + 1)
+            )
+            peek.show(url, entries, is_json=arguments.json)
+            return 0
+        case "message":
+            peek.show(url, [f"{path}/{entry_path(arguments.id)}"], is_json=arguments.json)
+            return 0
+        case "truncate":
+            call(url, "DELETE", f"{path}/truncate")
+        case "terminate":
+            show(call(url, "POST", f"{path}/terminate"), is_json=arguments.json, view=_ids)
+            return 0
         case "watch":
             # Not at the top: it imports asyncio and the client, which the other actions do not need.
             from anabranch.cli.admin import watch
@@ -62,8 +92,12 @@ def run(arguments: argparse.Namespace, topic: TopicName) -> int:
             return watch.run(arguments, topic)
         case other:
             raise UsageError(f"{other} is not for scalable topics")
-    show(found, is_json=arguments.json)
+    show(found, is_json=arguments.json, done=said(arguments.action, str(topic)))
     return 0
+
+
+def _ids(found: dict[str, Any]) -> list[str]:
+    return [f"segment {number}: {at['ledgerId']}:{at['entryId']}" for number, at in found.items()]
 
 
 def _show_layout(record: dict[str, Any], parent: int, arguments: argparse.Namespace) -> None:

@@ -19,6 +19,7 @@ from anabranch.cli.parsing.topics_options import TOPIC
 from anabranch.cli.render import dag as dag_view
 from anabranch.cli.render import topic as topic_view
 from anabranch.cli.render.answers import show
+from anabranch.cli.render.done import said
 from anabranch.model.names import Domain, TopicName
 
 _LONG_MAX = 2**63 - 1
@@ -47,7 +48,8 @@ def declare_subscriptions(parser: argparse.ArgumentParser) -> None:
         "--start",
         default="latest",
         metavar="WHERE",
-        help="earliest, latest or a message id as LEDGER:ENTRY (default: latest)",
+        help="earliest, latest, a time such as 2026-01-31T15:00, or on a classic topic a message id as LEDGER:ENTRY "
+        "(default: latest)",
     )
     create.add_argument(
         "--type", choices=("stream", "queue"), help="of a scalable topic's subscription (default: stream)"
@@ -108,7 +110,17 @@ def _classic(arguments: argparse.Namespace, name: TopicName) -> None:
         case "create":
             if arguments.type:
                 raise UsageError("--type is for subscriptions of scalable topics: consumers choose it here")
-            call(url, "PUT", path, _start(arguments))
+            if arguments.start in _ENDS or _is_id(arguments.start):
+                call(url, "PUT", path, _start(arguments))
+            else:
+                when = _time(arguments.start)
+                call(
+                    url,
+                    "PUT",
+                    path,
+                    {**_ENDS["earliest"], "properties": pairs(arguments.property, "--property")},
+                )
+                call(url, "POST", f"{path}/resetcursor/{when}")
         case "delete":
             call(url, "DELETE", f"{path}?force={str(arguments.force).lower()}")
         case "skip":
@@ -127,7 +139,11 @@ def _classic(arguments: argparse.Namespace, name: TopicName) -> None:
             found = call(url, "POST", f"{path}/analyzeBacklog")
         case "properties":
             found = call(url, "GET", f"{path}/properties")
-    show(found, is_json=arguments.json)
+    show(found, is_json=arguments.json, done=_done(arguments, name))
+
+
+def _done(arguments: argparse.Namespace, topic: TopicName) -> str:
+    return said(arguments.action, f"{topic}, subscription {arguments.subscription}")
 
 
 def _start(arguments: argparse.Namespace) -> Any:
@@ -153,10 +169,15 @@ def _reset(url: str, path: str, arguments: argparse.Namespace) -> None:
     where: str = arguments.where
     if where in _ENDS:
         call(url, "POST", f"{path}/resetcursor", _ENDS[where])
-    elif ":" in where and "-" not in where.partition(":")[0] and "T" not in where:
+    elif _is_id(where):
         call(url, "POST", f"{path}/resetcursor", {**message_id(where), "isExcluded": arguments.exclusive})
     else:
         call(url, "POST", f"{path}/resetcursor/{_time(where)}")
+
+
+def _is_id(text: str) -> bool:
+    """Whether it can be no time."""
+    return ":" in text and "-" not in text.partition(":")[0] and "T" not in text
 
 
 def _time(text: str) -> int:
@@ -196,13 +217,11 @@ def _scalable(arguments: argparse.Namespace, topic: TopicName) -> None:
         _stats(arguments, str(topic), scalable_rest.stats(url, topic))
         return
     path = f"{scalable_rest.rest_path(topic)}/subscriptions/{quote(arguments.subscription, safe='')}"
+    one = f"{scalable_rest.rest_path(topic)}/subscription/{quote(arguments.subscription, safe='')}"
+    found: Any = None
     match arguments.action:
         case "create":
-            if arguments.start == "latest":
-                raise UsageError(
-                    "a scalable topic's subscription begins at the start of its segments: add --start earliest"
-                )
-            call(url, "PUT", f"{path}?{urlencode({'type': (arguments.type or 'stream').upper()})}")
+            _create_scalable(url, topic, path, arguments)
         case "delete":
             call(url, "DELETE", path)
         case "skip-all":
@@ -211,6 +230,37 @@ def _scalable(arguments: argparse.Namespace, topic: TopicName) -> None:
             # All segments are moved to one time; there is no single message id for all of them.
             when = 0 if arguments.where == "earliest" else _time(arguments.where)
             call(url, "POST", f"{path}/seek?timestamp={when}")
+        case "skip":
+            call(url, "POST", f"{one}/skip/{arguments.count}")
+        case "expire":
+            call(url, "POST", f"{one}/expireMessages/{arguments.age}")
+        case "peek":
+            entries = (f"{one}/position/{place}" for place in range(1, arguments.num + 1))
+            peek.show(url, entries, is_json=arguments.json)
+            return
+        case "analyze-backlog":
+            found = call(url, "POST", f"{one}/analyzeBacklog")
         case other:
             raise UsageError(f"{other} is for subscriptions of classic topics; {topic} is scalable")
-    show(None, is_json=arguments.json)
+    show(found, is_json=arguments.json, done=_done(arguments, topic))
+
+
+def _create_scalable(url: str, topic: TopicName, path: str, arguments: argparse.Namespace) -> None:
+    """Brokers make subscriptions of scalable topics at the start of their segments; other places are moved to."""
+    start: str = arguments.start
+    if start not in _ENDS and _is_id(start):
+        raise UsageError(
+            "a scalable topic has a message id in each segment: --start takes earliest, latest or a time here"
+        )
+    if arguments.property:
+        raise UsageError("subscriptions of scalable topics have no properties: leave --property out")
+    when = 0 if start in _ENDS else _time(start)
+    if start != "earliest" and arguments.subscription in scalable_rest.stats(url, topic)["subscriptions"]:
+        raise UsageError(
+            f"{topic} has a subscription {arguments.subscription} already: `subscriptions reset` moves it"
+        )
+    call(url, "PUT", f"{path}?{urlencode({'type': (arguments.type or 'stream').upper()})}")
+    if start == "latest":
+        call(url, "POST", f"{path}/skip-all")
+    elif start != "earliest":
+        call(url, "POST", f"{path}/seek?timestamp={when}")

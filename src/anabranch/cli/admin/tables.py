@@ -236,6 +236,13 @@ def _schema(found: Any) -> list[str]:
     return [*lines(head), *data.splitlines()]
 
 
+def _verdict(found: Any) -> list[str]:
+    strategy = found["schemaCompatibilityStrategy"]
+    if found["compatibility"]:
+        return [f"compatible under {strategy}"]
+    return [f"not compatible under {strategy}: {found.get('reason') or 'the broker gives no reason'}"]
+
+
 SCHEMAS = (
     Request(
         "get",
@@ -263,11 +270,13 @@ SCHEMAS = (
     ),
     Request(
         "compatibility",
-        "say whether a schema could be added under the namespace's strategy",
+        "say whether a schema could be added under the namespace's strategy; if not, the exit code is 1",
         "POST",
         _PATH + "/compatibility",
         (_TOPIC, *_DEFINED),
         _schema_body,
+        view=_verdict,
+        is_good=lambda found: bool(found["compatibility"]),
     ),
     Request(
         "delete",

@@ -12,10 +12,12 @@ from typing import Any
 from urllib.parse import quote
 
 from anabranch.cli.admin import peek, scalable, scalable_rest
+from anabranch.cli.admin.entry_ids import entry_path
 from anabranch.cli.admin.rest import RestRefused, call
 from anabranch.cli.parsing.options import UsageError, pairs
 from anabranch.cli.render import topic as topic_view
 from anabranch.cli.render.answers import View, show
+from anabranch.cli.render.done import said
 from anabranch.model.names import Domain, NamespaceName, TopicName
 
 SCALABLE_ONLY = frozenset({"split", "merge", "rebucket", "watch", "explain", "migrate"})
@@ -29,7 +31,12 @@ SIMPLE = {
     "compact": ("PUT", "compaction"),
     "compaction-status": ("GET", "compaction"),
 }
-ANY_TOPIC = frozenset({"create", "delete", "stats", "subscriptions", "properties"})
+ANY_TOPIC = frozenset(
+    {
+        *("create", "delete", "stats", "subscriptions", "properties"),
+        *("last-message-id", "find", "peek", "message", "truncate", "terminate"),
+    }
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -110,6 +117,9 @@ def _classic(arguments: argparse.Namespace, url: str, name: TopicName) -> None:
             )
             peek.show(url, entries, is_json=arguments.json)
             return
+        case "message":
+            peek.show(url, [f"{path}/{entry_path(arguments.id)}"], is_json=arguments.json)
+            return
         case "unload" if arguments.dest:
             call(url, "PUT", f"{path}/unload?destinationBroker={quote(arguments.dest, safe='')}")
         case "grant-permission":
@@ -119,7 +129,14 @@ def _classic(arguments: argparse.Namespace, url: str, name: TopicName) -> None:
         case other:
             method, tail = SIMPLE[other]
             found = call(url, method, f"{path}/{tail}")
-    show(found, is_json=arguments.json, view=view)
+    show(found, is_json=arguments.json, view=view, done=_done(arguments, name))
+
+
+def _done(arguments: argparse.Namespace, name: TopicName) -> str:
+    if arguments.action == "create":
+        parts = f" with {arguments.partitions} partitions" if arguments.partitions else ""
+        return f"{name}: created{parts}"
+    return said(arguments.action, str(name))
 
 
 def _id(found: Any) -> list[str]:

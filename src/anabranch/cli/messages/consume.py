@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import shutil
 import sys
-from datetime import datetime
+import time
 from pathlib import Path
 from typing import Any, Final, cast
 
 from anabranch.cli.messages.checkpoint_file import CheckpointFile
+from anabranch.cli.messages.last_messages import last_messages
 from anabranch.cli.messages.receiving import MESSAGES_AT_ONCE, Consumer, ReceiveLimits, Receiving
 from anabranch.cli.messages.resolve_topic import FoundTopic, check_reachable, find
 from anabranch.cli.messages.signals import CommandStopping
 from anabranch.cli.messages.signals import run as run_loop
+from anabranch.cli.messages.start_places import Place, begin_at, start_of, subscribed_at
 from anabranch.cli.parsing.access import connect_options, security_of
 from anabranch.cli.parsing.options import UsageError, pairs
 from anabranch.cli.render.message import Printer, printer
@@ -20,6 +24,8 @@ from anabranch.cli.render.progress import Bar, is_terminal, summary
 from anabranch.client import (
     CheckpointConsumer,
     Client,
+    Message,
+    MessageId,
     NamespaceQueueConsumer,
     NamespaceStreamConsumer,
     QueueConsumer,
@@ -28,6 +34,7 @@ from anabranch.client import (
 )
 from anabranch.client.consuming.core.checkpoint import Start
 from anabranch.client.errors import BadCheckpoint, DataLost, TopicMadeAgain
+from anabranch.client.schema.any import AnySchema
 
 # The names of these kinds in Pulsar's own tools.
 KINDS: Final = {"exclusive": "stream", "failover": "stream", "shared": "queue"}
@@ -48,15 +55,24 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError("give a topic, or --namespace TENANT/NAMESPACE for all scalable topics of one")
     if arguments.filter and arguments.namespace is None:
         raise UsageError("--filter chooses topics of a namespace: it goes with --namespace")
-    if arguments.json and arguments.key_separator is not None:
-        raise UsageError("--json shows keys by itself: leave --key-separator out")
+    if arguments.json and arguments.output not in (None, "json"):
+        raise UsageError(f"--json is --output json: leave it out, or --output {arguments.output}")
+    arguments.output = "json" if arguments.json else arguments.output or "value"
+    if arguments.output in ("json", "table") and arguments.key_separator is not None:
+        raise UsageError(f"--output {arguments.output} shows keys by itself: leave --key-separator out")
     if arguments.type == "key_shared":
         raise UsageError(
             "--type key_shared is not for this command: stream keeps the order of each key and shares the segments "
             "among its consumers, queue shares single messages without an order"
         )
+    if arguments.last is not None and (arguments.subscription or arguments.type not in (None, "checkpoint")):
+        raise UsageError("--last reads without a subscription: leave --subscription and --type out")
+    if arguments.last is None and arguments.start is None:
+        arguments.last = arguments.last_by_default
+    if not arguments.follow and arguments.last is None:
+        raise UsageError("--no-follow ends after the last messages: give --last N instead of --start")
     arguments.kind = KINDS.get(arguments.type, arguments.type) or (
-        "checkpoint" if arguments.checkpoint else "stream"
+        "checkpoint" if arguments.checkpoint or arguments.last is not None else "stream"
     )
     if arguments.kind == "checkpoint":
         _check_checkpoint(arguments)
@@ -75,27 +91,40 @@ def _check_checkpoint(arguments: argparse.Namespace) -> None:
         raise UsageError("--type checkpoint has no subscription: leave --subscription out")
     if arguments.no_ack:
         raise UsageError("--type checkpoint acknowledges nothing anyway: leave --no-ack out")
+    if arguments.last is not None and arguments.start is not None:
+        raise UsageError("--last and --start are two places to begin at: give one")
+    if arguments.last is not None and arguments.last < 0:
+        raise UsageError("--last must not be negative")
 
 
 async def _consume(arguments: argparse.Namespace) -> int:
     place = CheckpointFile(Path(arguments.checkpoint)) if arguments.checkpoint else None
-    start = (place.read() if place is not None else None) or _start(arguments)
+    kept = place.read() if place is not None else None
+    start = kept or start_of(arguments.start or "latest")
     found: FoundTopic | None = None
     with CommandStopping() as stopping:
         if arguments.topic is not None:
-            found = await find(arguments.service_url, arguments.topic, security=security_of(arguments))
+            found = await find(
+                arguments.service_url,
+                arguments.topic,
+                create=arguments.create,
+                security=security_of(arguments),
+            )
         else:
             await check_reachable(arguments.service_url, security_of(arguments))
+        if arguments.kind != "checkpoint" and not isinstance(start, str):
+            start = await asyncio.to_thread(subscribed_at, arguments, found, start)
         async with connect(arguments.service_url, **connect_options(arguments)) as client:
-            consumer = await _opened(arguments, client, start)
+            consumer, first = await _opened(arguments, client, start, None if kept else found)
             receiving = Receiving(
                 consumer,
                 _printer(arguments, found),
-                ReceiveLimits(arguments.num, arguments.timeout),
+                ReceiveLimits(arguments.num, arguments.timeout, arguments.follow),
                 stopping,
                 is_acking=not arguments.no_ack,
                 place=place,
                 segments=found.segments if found is not None and found.is_classic else None,
+                first=first,
             )
             bar = Bar("receiving", receiving.tally, is_shown=_has_bar(arguments))
 
@@ -114,7 +143,8 @@ async def _consume(arguments: argparse.Namespace) -> int:
 def _printer(arguments: argparse.Namespace, found: FoundTopic | None) -> Printer:
     # The client names every topic topic://, but other commands do not accept that for a classic one.
     name = str(found.name) if found is not None and found.is_classic else None
-    return printer(is_json=arguments.json, key_separator=arguments.key_separator, name=name)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    return printer(arguments.output, key_separator=arguments.key_separator, name=name, width=width)
 
 
 def _has_bar(arguments: argparse.Namespace) -> bool:
@@ -122,29 +152,52 @@ def _has_bar(arguments: argparse.Namespace) -> bool:
     return is_terminal() and not arguments.quiet and not sys.stdout.isatty()
 
 
-async def _opened(arguments: argparse.Namespace, client: Client, start: Start) -> Consumer:
+async def _opened(
+    arguments: argparse.Namespace, client: Client, start: Place, found: FoundTopic | None
+) -> tuple[Consumer, list[Message]]:
+    """The consumer, and the messages that were read while it was looked for."""
     # Fetches no more than will be printed: an unprinted message is redelivered to another consumer, with its count
     # raised.
     queue = min(arguments.num or MESSAGES_AT_ONCE, MESSAGES_AT_ONCE)
+    schema = None if arguments.output == "raw" else AnySchema()
     if arguments.kind == "checkpoint":
-        return await _checkpoint_consumer(arguments, client, start, queue)
+        return await _reading(arguments, client, start, queue, schema, found)
+    assert isinstance(start, str)
     options: dict[str, Any] = {
         "subscription": arguments.subscription,
         "start": start,
         "receive_queue": queue,
+        "schema": schema,
     }
     make = client.queue_consumer if arguments.kind == "queue" else client.stream_consumer
     if arguments.namespace is None:
-        return cast(Consumer, await make(arguments.topic, **options))
+        return cast(Consumer, await make(arguments.topic, **options)), []
     filters = pairs(arguments.filter, "--filter")
-    return cast(Consumer, await make(namespace=arguments.namespace, property_filters=filters, **options))
+    consumer = await make(namespace=arguments.namespace, property_filters=filters, **options)
+    return cast(Consumer, consumer), []
 
 
-async def _checkpoint_consumer(
-    arguments: argparse.Namespace, client: Client, start: Start, queue: int
-) -> CheckpointConsumer:
+async def _reading(
+    arguments: argparse.Namespace,
+    client: Client,
+    start: Place,
+    queue: int,
+    schema: AnySchema | None,
+    found: FoundTopic | None,
+) -> tuple[CheckpointConsumer, list[Message]]:
+    async def opened(begin: Start) -> CheckpointConsumer:
+        return await client.checkpoint_consumer(
+            arguments.topic, start=begin, receive_queue=queue, schema=schema, create=arguments.create
+        )
+
     try:
-        return await client.checkpoint_consumer(arguments.topic, start=start, receive_queue=queue)
+        if arguments.last:
+            queue = MESSAGES_AT_ONCE
+            return await last_messages(arguments.last, opened, time.time())
+        if isinstance(start, MessageId):
+            assert found is not None
+            start = await begin_at(start, found, opened)
+        return await opened(start), []
     except TopicMadeAgain as error:
         raise UsageError(
             f"{error}; to read the present topic, remove {arguments.checkpoint} and --start again"
@@ -152,21 +205,9 @@ async def _checkpoint_consumer(
     except BadCheckpoint as error:
         raise UsageError(f"--checkpoint {arguments.checkpoint}: {error}") from None
     except DataLost as error:
+        if arguments.checkpoint is None:
+            raise
         raise UsageError(f"{error}; to skip that, remove {arguments.checkpoint} and --start again") from None
-
-
-def _start(arguments: argparse.Namespace) -> Start:
-    """earliest, latest, or a time, which is local unless it names its zone."""
-    text: str = arguments.start
-    if text in ("earliest", "latest"):
-        return cast(Start, text)
-    try:
-        found = datetime.fromisoformat(text).astimezone()
-    except (ValueError, OverflowError):
-        raise UsageError(f"--start {text}: earliest, latest, or a time such as 2026-01-31T15:00") from None
-    if arguments.kind != "checkpoint":
-        raise UsageError(f"--start {text}: a time is for --type checkpoint; give earliest or latest")
-    return found
 
 
 def _hint(arguments: argparse.Namespace, consumer: Consumer) -> str:
@@ -186,6 +227,6 @@ def _hint(arguments: argparse.Namespace, consumer: Consumer) -> str:
                 return f"{held}, not as a queue; this one goes on trying"
     if not is_terminal():
         return ""
-    if arguments.start == "latest" and not arguments.checkpoint:
+    if arguments.start in (None, "latest") and not arguments.checkpoint and arguments.last is None:
         return "nothing came yet; what was there before is left out, unless you --start earliest"
     return "nothing came yet; Ctrl-C ends"

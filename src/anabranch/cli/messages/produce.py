@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from typing import Final
+from contextlib import ExitStack
+from typing import Any, Final
 
+from anabranch.cli.messages.encoding import TOPICS_OWN, WORDS, encoding
 from anabranch.cli.messages.resolve_topic import FoundTopic, find
 from anabranch.cli.messages.sending import MessageSending
 from anabranch.cli.messages.signals import CommandStopping
@@ -18,6 +20,7 @@ from anabranch.cli.parsing.options import UsageError, pairs
 from anabranch.cli.render.progress import Bar, is_terminal, plural, summary
 from anabranch.client import Batching, connect
 from anabranch.client.security import Security
+from anabranch.wire import pulsar_pb2 as pb
 
 # Lines of files from this size on are sent as tables: preparing that takes half a second.
 TABLES_FROM_BYTES: Final = 32 << 20
@@ -42,6 +45,18 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--rate {arguments.rate:g}: give a number of messages a second above 0")
     if arguments.timeout < 0:
         raise UsageError(f"--timeout {arguments.timeout:g}: give seconds, or 0 to wait for ever")
+    if arguments.format != "lines" and (arguments.message is not None or arguments.arrow is not None):
+        raise UsageError(
+            "--format is of a file or of standard input: it goes neither with -m nor with --arrow"
+        )
+    if arguments.format == "parquet" and arguments.file is None:
+        raise UsageError("--format parquet reads a file: give --file")
+    if arguments.format != "lines" and arguments.key_separator is not None:
+        raise UsageError("--key-separator is for lines: --key-field names the field with the keys")
+    if arguments.schema is not None and arguments.arrow is not None:
+        raise UsageError("--arrow sends bytes as they are: --file FILE --format parquet encodes whole rows")
+    if arguments.schema_type is not None and arguments.schema in (None, *WORDS):
+        raise UsageError("--schema-type is of the definition in a file: it goes with --schema FILE")
     from_lines = not (arguments.message or arguments.arrow)
     if not from_lines and (arguments.key_separator is not None or arguments.key_field is not None):
         raise UsageError("--key-separator and --key-field are for lines of a file or of standard input")
@@ -55,15 +70,24 @@ def _check(arguments: argparse.Namespace) -> None:
 
 async def _produce(arguments: argparse.Namespace) -> int:
     properties = pairs(arguments.property, "--property")
-    options = {
+    options: dict[str, Any] = {
         "compression": arguments.compression,
         "batching": _batching(arguments),
         "chunking": arguments.chunking,
         "send_timeout_s": arguments.timeout or None,
     }
-    with opened(arguments) as source, CommandStopping() as stopping:
-        security = security_of(arguments)
+    security = security_of(arguments)
+    if arguments.schema not in (None, TOPICS_OWN):
+        # What is wrong with a file is told before a topic is made.
+        encoding(arguments.schema, arguments.schema_type, None, arguments.topic)
+    with ExitStack() as stack:
+        stopping = stack.enter_context(CommandStopping())
         found = await find(arguments.service_url, arguments.topic, for_producing=True, security=security)
+        values = encoding(arguments.schema, arguments.schema_type, found.schema, str(found.name))
+        source = stack.enter_context(opened(arguments, values))
+        if not arguments.quiet:
+            _say_before(arguments, found)
+        options["schema"] = values.written
         async with connect(arguments.service_url, **connect_options(arguments)) as client:
             producer = await client.producer(arguments.topic, **options)
             sending = MessageSending(producer, source, properties or None, arguments.rate, stopping)
@@ -82,6 +106,22 @@ async def _produce(arguments: argparse.Namespace) -> int:
         if sending.tally.messages and not stopping:
             await _tell_unheard(found, security)
     return stopping.exit_code if stopping else 0
+
+
+def _say_before(arguments: argparse.Namespace, found: FoundTopic) -> None:
+    if found.schema is not None and arguments.schema is None:
+        kind = pb.Schema.Type.Name(found.schema.type)
+        print(
+            f"{found.name} has a schema of type {kind}, which these messages are sent without: --schema topic encodes "
+            "them by it",
+            file=sys.stderr,
+        )
+    if _is_typed(arguments):
+        print("Each line is a message; Ctrl-D ends.", file=sys.stderr)
+
+
+def _is_typed(arguments: argparse.Namespace) -> bool:
+    return not (arguments.message or arguments.file or arguments.arrow) and sys.stdin.isatty()
 
 
 async def _tell_unheard(found: FoundTopic, security: Security | None) -> None:
@@ -113,8 +153,7 @@ def _is_tabling(arguments: argparse.Namespace, source: Source) -> bool:
 
 
 def _has_bar(arguments: argparse.Namespace) -> bool:
-    is_typed = not (arguments.message or arguments.file or arguments.arrow) and sys.stdin.isatty()
-    return is_terminal() and not arguments.quiet and not is_typed
+    return is_terminal() and not arguments.quiet and not _is_typed(arguments)
 
 
 async def _settled(sending: MessageSending, stopping: CommandStopping, bar: Bar) -> None:

@@ -41,6 +41,7 @@ TICK_S: Final = 0.2
 class ReceiveLimits(NamedTuple):
     messages: int  # 0: no limit.
     silence_s: float | None
+    is_following: bool = True  # False: only what was received before.
 
 
 class Receiving:
@@ -57,7 +58,9 @@ class Receiving:
         is_acking: bool = True,
         place: CheckpointFile | None = None,
         segments: int | None = None,
+        first: Sequence[Message] = (),
     ) -> None:
+        """`first` has messages that the consumer has given already."""
         self.tally = RunTally(part=0.0 if limits.messages else None)
         self._consumer = consumer
         self._show = show
@@ -66,7 +69,7 @@ class Receiving:
         self._is_acking = is_acking
         self._place = place
         self._segments = segments
-        self._taken: list[Message] = []
+        self._taken: list[Message] = list(first)
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._saved_at = 0.0
@@ -79,6 +82,10 @@ class Receiving:
 
     async def all(self, hint: Callable[[], None]) -> None:
         """Returns when the last message is printed, when no more come, or when the command is to end."""
+        if self._taken:
+            await self._print()
+        if not self._limits.is_following or 0 < self._limits.messages <= self.tally.messages:
+            return
         self._stopping.listen(self._wake.set)
         taking = asyncio.create_task(self._take())
         taking.add_done_callback(lambda _: self._wake.set())
@@ -94,7 +101,7 @@ class Receiving:
             taking.result()
 
     async def _take(self) -> None:
-        left = self._limits.messages
+        left = self._limits.messages - self.tally.messages
         async for message in self._consumer:
             taken = self._taken
             taken.append(message)

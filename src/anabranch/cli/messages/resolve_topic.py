@@ -12,12 +12,14 @@ from typing import Final
 
 from anabranch.client.errors import AccessFailed, ConnectionLost, RequestRefused, TimedOut, Unsupported
 from anabranch.client.options import check_service_url
+from anabranch.client.schema.schemas import version_of
 from anabranch.client.security import NOBODY, Security
 from anabranch.client.transport.attachment import Backoff, SilentPart, troubles
 from anabranch.client.transport.connection import ClientConnection, PartKind
 from anabranch.client.transport.core.refusals import Meaning, RefusedPart, meaning
 from anabranch.client.transport.layout_watch import LayoutWatch
 from anabranch.client.transport.pool import Connections, ask
+from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import Domain, TopicName
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -31,6 +33,8 @@ class FoundTopic:
     name: TopicName  # With its actual domain.
     segments: int  # The segments of the latest generation, or the partitions.
     admin_url: str = ""  # The admin URL of the broker, if it names one.
+    layout: SegmentLayout | None = None
+    schema: pb.Schema | None = None  # The latest of the topic, if it is to be produced to.
 
     @property
     def is_classic(self) -> bool:
@@ -47,9 +51,15 @@ async def check_reachable(service_url: str, security: Security | None = None) ->
 
 
 async def find(
-    service_url: str, topic: str, *, for_producing: bool = False, security: Security | None = None
+    service_url: str,
+    topic: str,
+    *,
+    for_producing: bool = False,
+    create: bool = True,
+    security: Security | None = None,
 ) -> FoundTopic:
-    """Finds a topic, or makes it. Refuses one that accepts no more messages, if `for_producing`."""
+    """Finds a topic; makes a missing one, if `create`. Refuses one that accepts no more messages, if
+    `for_producing`."""
     asked = TopicName.parse(topic)
     connections = Connections(_checked(service_url), security or NOBODY)
     watch = LayoutWatch(connections, topic, Backoff(random.Random()))
@@ -57,15 +67,19 @@ async def find(
         try:
             admin_url = (await _service(connections, service_url)).http_url
             async with asyncio.timeout(ANSWER_MAX_S):
-                await watch.open()
-                active = watch.layout.active
+                await watch.open(create=create)
+                layout = watch.layout
+                active = layout.active
                 classic = active[0].classic_topic
                 if not classic:
-                    return FoundTopic(watch.topic, len(active), admin_url)
+                    schema = await _schema(connections, str(watch.topic)) if for_producing else None
+                    return FoundTopic(watch.topic, len(active), admin_url, layout, schema)
                 if for_producing:
                     await _check_open(connections, classic)
                 name = TopicName.parse(classic)
-                return FoundTopic(name if asked.partition_index >= 0 else name.base, len(active), admin_url)
+                whole = name if asked.partition_index >= 0 else name.base
+                schema = await _schema(connections, str(whole)) if for_producing else None
+                return FoundTopic(whole, len(active), admin_url, layout, schema)
         except TimeoutError:
             why = trouble.last or "is the broker in trouble?"
             raise TimedOut(f"no answer about {topic} within {ANSWER_MAX_S:.0f} s: {why}") from trouble.last
@@ -99,6 +113,14 @@ async def _service(connections: Connections, service_url: str) -> ClientConnecti
             )
         return connection
     raise AssertionError("there is at least one broker")
+
+
+async def _schema(connections: Connections, topic: str) -> pb.Schema | None:
+    """The topic's latest schema; None if it has none, and if the broker does not tell."""
+    try:
+        return await version_of(connections, topic, None)
+    except RequestRefused:
+        return None
 
 
 async def _check_open(connections: Connections, topic: str) -> None:

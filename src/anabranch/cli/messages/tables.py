@@ -15,20 +15,20 @@ ROWS_AT_ONCE: Final = 64 * 1024
 
 
 class FileTables:
-    """The named columns of a file; `rows` is the number of rows."""
+    """The named columns of a file, or all; `rows` is the number of rows."""
 
-    def __init__(self, path: Path, columns: list[str]) -> None:
+    def __init__(self, path: Path, columns: list[str] | None, *, option: str = "--arrow") -> None:
         try:
             import pyarrow as pa
         except ImportError:
-            raise Unsupported("--arrow needs pyarrow and numba: pip install anabranch[arrow]") from None
+            raise Unsupported(f"{option} needs pyarrow and numba: pip install anabranch[arrow]") from None
         try:
             self._batches, self.rows, found = (_parquet if _is_parquet(path) else _arrow)(path, columns)
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
         except pa.ArrowException as error:
             raise UsageError(f"{path} is neither a Parquet nor an Arrow file: {error}") from None
-        for column in columns:
+        for column in columns or ():
             if column not in found:
                 raise UsageError(f"{path} has no column {column!r}; it has {', '.join(found)}")
 
@@ -45,16 +45,16 @@ def _is_parquet(path: Path) -> bool:
 Opened = tuple[Iterator[Any], int, list[str]]
 
 
-def _parquet(path: Path, columns: list[str]) -> Opened:
+def _parquet(path: Path, columns: list[str] | None) -> Opened:
     import pyarrow.parquet as pq
 
     file = pq.ParquetFile(path)
     found = [name for name in file.schema_arrow.names]
-    wanted = [name for name in columns if name in found]
+    wanted = None if columns is None else [name for name in columns if name in found]
     return file.iter_batches(batch_size=ROWS_AT_ONCE, columns=wanted), file.metadata.num_rows, found
 
 
-def _arrow(path: Path, columns: list[str]) -> Opened:
+def _arrow(path: Path, columns: list[str] | None) -> Opened:
     """An Arrow file or stream; mapped into memory, so that only what is sent is read."""
     import pyarrow as pa
 
@@ -64,7 +64,7 @@ def _arrow(path: Path, columns: list[str]) -> Opened:
     except pa.ArrowInvalid:
         source.seek(0)
         table = pa.ipc.open_stream(source).read_all()
-    wanted = table.select([name for name in columns if name in table.column_names])
+    wanted = table if columns is None else table.select([n for n in columns if n in table.column_names])
     return iter(wanted.to_batches(max_chunksize=ROWS_AT_ONCE)), table.num_rows, table.column_names
 
 

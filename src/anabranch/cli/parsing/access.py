@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from anabranch.cli.parsing.options import UsageError
+from anabranch.cli.parsing.profiles import PROFILE
 
 if TYPE_CHECKING:
     from anabranch.client.security import Security
@@ -29,6 +30,12 @@ def declare_access(parser: argparse.ArgumentParser, *, is_inner: bool = False) -
         access.add_argument(*names, default=argparse.SUPPRESS if is_inner else default, **how)
 
     access = parser.add_argument_group("who you are, and whom you trust")
+    option(
+        "--profile",
+        metavar="NAME",
+        help=f"brokers and credentials under a name in ~/.config/anabranch/config.toml (default: ${PROFILE}, or the "
+        "file's default)",
+    )
     option(
         "--token",
         "--auth-token",
@@ -69,7 +76,7 @@ def security_of(arguments: argparse.Namespace) -> Security | None:
     return Security(
         token=None if user else token,
         username=user,
-        password=_password(user) if user else None,
+        password=(getattr(arguments, "password", None) or _password(user)) if user else None,
         tls_trust_certs_file=trust,
         tls_certificate_file=certificate,
         tls_key_file=key,

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from anabranch.cli.parsing.access import declare_access
-
-ADMIN_URL: Final = "http://127.0.0.1:8080"
+from anabranch.cli.parsing.profiles import ADMIN_URL
 
 Actions = argparse._SubParsersAction  # argparse has no public name for what `add_subparsers` returns.
 
@@ -25,9 +23,9 @@ def declare_reach(parser: argparse.ArgumentParser, *, is_inner: bool) -> None:
     how = parser.add_argument_group("how")
     how.add_argument(
         "--admin-url",
-        default=default(os.environ.get("ANABRANCH_ADMIN_URL", ADMIN_URL)),
+        default=default(None),
         metavar="URL",
-        help=f"the admin REST (default: $ANABRANCH_ADMIN_URL or {ADMIN_URL})",
+        help=f"the admin REST (default: $ANABRANCH_ADMIN_URL, the profile's, or {ADMIN_URL})",
     )
     how.add_argument("--json", action="store_true", default=default(False), help="print JSON")
     declare_access(parser, is_inner=is_inner)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import Final
 
 from anabranch.cli.parsing.access import declare_access
+from anabranch.cli.parsing.profiles import SERVICE_URL
 
-SERVICE_URL: Final = "pulsar://127.0.0.1:6650"
 TOPIC: Final = "`t` is short for persistent://public/default/t; scalable ones are topic://public/default/t"
 
 
@@ -22,7 +21,27 @@ def declare_produce(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "-n", "--num", type=int, default=1, metavar="N", help="send all of it N times (with -m)"
     )
-    source.add_argument("-f", "--file", metavar="FILE", help="each line of a file")
+    source.add_argument("-f", "--file", metavar="FILE", help="each line, or each record, of a file")
+    source.add_argument(
+        "--format",
+        choices=("lines", "json", "csv", "parquet"),
+        default="lines",
+        metavar="FORMAT",
+        help="of the file or of standard input: lines (the default); json: an object a line; csv: rows below a "
+        "heading; parquet: rows of a Parquet or Arrow file. Records are sent as JSON unless there is a --schema",
+    )
+    source.add_argument(
+        "--schema",
+        metavar="WHAT",
+        help="encode values: topic (by the topic's schema), string, int8 to int64, float, double, bool, or a file with "
+        "an Avro definition; values are written as JSON then, or are records",
+    )
+    source.add_argument(
+        "--schema-type",
+        choices=("avro", "json"),
+        metavar="TYPE",
+        help="how values are encoded by that file: avro (the default) or json",
+    )
     source.add_argument(
         "--arrow", metavar="FILE", help="each row of a Parquet or Arrow file; --key and --value name columns"
     )
@@ -35,7 +54,9 @@ def declare_produce(parser: argparse.ArgumentParser) -> None:
         "--key-separator", metavar="TEXT", help=r"lines are KEY TEXT VALUE: '\t', for instance, or ':'"
     )
     keys.add_argument(
-        "--key-field", metavar="NAME", help="lines are JSON objects, and this field of each is its key"
+        "--key-field",
+        metavar="NAME",
+        help="lines are JSON objects or other records, and this field of each is its key",
     )
     keys.add_argument(
         "-p", "--property", action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
@@ -76,7 +97,7 @@ def declare_produce(parser: argparse.ArgumentParser) -> None:
 
 
 def declare_consume(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(module="messages.consume")
+    parser.set_defaults(module="messages.consume", create=True, follow=True, last_by_default=None)
     parser.add_argument("topic", nargs="?", help=TOPIC)
     what = parser.add_argument_group("what is read")
     what.add_argument(
@@ -102,10 +123,12 @@ def declare_consume(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--start",
         "--initial-position",
-        default="latest",
         metavar="WHERE",
-        help="where a new subscription starts: earliest or latest (default: latest, so only what comes from now on); "
-        "with --type checkpoint also a time such as 2026-01-31T15:00",
+        help="where a new subscription starts: earliest, latest (the default: only what comes from now on) or a time "
+        "such as 2026-01-31T15:00; with --type checkpoint also an id as `--output json` prints it",
+    )
+    what.add_argument(
+        "--last", type=int, metavar="N", help="read without a subscription, from the last N messages on"
     )
     what.add_argument(
         "--checkpoint",
@@ -124,12 +147,59 @@ def declare_consume(parser: argparse.ArgumentParser) -> None:
         help="when no message came for S seconds; the exit code is 1 if there were fewer than --num",
     )
     how = parser.add_argument_group("how")
-    how.add_argument(
-        "--json", action="store_true", help="print JSON objects with id, key, properties and times"
-    )
-    how.add_argument("--key-separator", metavar="TEXT", help=r"print KEY TEXT VALUE: '\t', for instance")
+    _output(how)
     _common(how)
     declare_access(parser)
+
+
+def declare_tail(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(
+        module="messages.consume",
+        create=False,
+        last_by_default=10,
+        namespace=None,
+        filter=[],
+        subscription=None,
+        type="checkpoint",
+        checkpoint=None,
+        no_ack=False,
+    )
+    parser.add_argument("topic", help=TOPIC)
+    what = parser.add_argument_group("what is shown")
+    what.add_argument(
+        "-n", "--last", type=int, metavar="N", help="the last N messages first (default: 10); 0: none of them"
+    )
+    what.add_argument(
+        "--start",
+        metavar="WHERE",
+        help="instead: from earliest, latest, a time such as 2026-01-31T15:00, or an id as `--output json` prints it",
+    )
+    end = parser.add_argument_group("when it ends (default: at Ctrl-C)")
+    end.add_argument(
+        "--no-follow",
+        dest="follow",
+        action="store_false",
+        help="after the last N messages: wait for no others",
+    )
+    end.add_argument("--num", type=int, default=0, metavar="N", help="after N messages in all")
+    end.add_argument("--timeout", type=float, metavar="S", help="when no message came for S seconds")
+    how = parser.add_argument_group("how")
+    _output(how)
+    _common(how)
+    declare_access(parser)
+
+
+def _output(how: argparse._ArgumentGroup) -> None:
+    how.add_argument(
+        "-o",
+        "--output",
+        choices=("value", "raw", "json", "table"),
+        metavar="FORMAT",
+        help="value (the default): values, decoded by the topic's schema; raw: the bytes as they were sent; json: "
+        "objects with id, key, properties, times and value; table: a row for each",
+    )
+    how.add_argument("--json", action="store_true", help="the same as --output json")
+    how.add_argument("--key-separator", metavar="TEXT", help=r"print KEY TEXT VALUE: '\t', for instance")
 
 
 def _common(parser: argparse._ArgumentGroup) -> None:
@@ -140,9 +210,8 @@ def _common(parser: argparse._ArgumentGroup) -> None:
 def declare_service_url(parser: argparse._ArgumentGroup) -> None:
     parser.add_argument(
         "--service-url",
-        default=os.environ.get("ANABRANCH_SERVICE_URL", SERVICE_URL),
         metavar="URL",
-        help=f"the broker (default: $ANABRANCH_SERVICE_URL or {SERVICE_URL})",
+        help=f"the broker (default: $ANABRANCH_SERVICE_URL, the profile's, or {SERVICE_URL})",
     )
 
 

@@ -10,15 +10,15 @@ from anabranch.cli.parsing.amounts import moment, words
 
 TOPIC = "`t` is short for a topic of public/default"
 
-# Actions on classic topics whose only argument is the topic.
+# Actions whose only argument is the topic.
 PLAIN = (
     ("internal-stats", "show how a classic topic is stored: its ledgers and cursors"),
     ("subscriptions", "list a topic's subscriptions"),
     ("partitions", "show how many partitions a classic topic has; 0 if it is not partitioned"),
     ("properties", "show a topic's properties"),
-    ("last-message-id", "show the id of a classic topic's last message"),
-    ("terminate", "end a classic topic: it accepts no more messages, for good"),
-    ("truncate", "delete what a classic topic holds, read or not, and keep its subscriptions"),
+    ("last-message-id", "show the id of a topic's last message, or of each segment's"),
+    ("terminate", "end a topic: it accepts no more messages, for good"),
+    ("truncate", "delete what a topic holds, read or not, and keep its subscriptions"),
     (
         "compact",
         "start to compact a classic topic: only the last message of each key stays in compacted reads",
@@ -85,10 +85,13 @@ def declare_topics(parser: argparse.ArgumentParser) -> None:
 
 
 def _messages(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
-    peek = action("peek", "print a classic topic's messages without a subscription")
+    peek = action("peek", "print messages of a topic without a subscription")
     peek.add_argument("-n", "--num", type=int, default=1, metavar="N", help="how many entries (default: 1)")
     peek.add_argument(
         "--start", choices=("earliest", "latest"), default="latest", help="from which end (default: latest)"
+    )
+    action("message", "print the message, or the batch, with an id").add_argument(
+        "id", help="LEDGER:ENTRY, or as `consume --json` prints it"
     )
     action("find", "show the id of the first message published at or after a time").add_argument(
         "time", type=moment, help="2026-01-31T15:00, or milliseconds since 1970"

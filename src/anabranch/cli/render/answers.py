@@ -16,11 +16,14 @@ View = Callable[[Any], list[str]]
 INDENT: Final = "  "
 
 
-def show(found: Any, *, is_json: bool, view: View | None = None) -> None:
-    """Prints an answer. None, the answer to most changes, prints nothing, or `null` in JSON."""
+def show(found: Any, *, is_json: bool, view: View | None = None, done: str = "") -> None:
+    """Prints an answer. None is the answer to most changes: then `done` says what was done, in JSON `null`."""
     if is_json:
         print(json.dumps(found, indent=2))
-    elif found is not None:
+    elif found is None:
+        if done:
+            print(done)
+    else:
         for line in (view or lines)(found):
             print(line)
 

@@ -200,15 +200,14 @@ async def learn_version(schema: Schema[Any], connections: Connections, topic: st
     schema.learn(version, await version_of(connections, topic, version))
 
 
-async def version_of(connections: Connections, topic: str, version: bytes) -> pb.Schema | None:
-    """The topic's schema of that version; None if the topic has it no longer. Raises ConnectionLost if no broker
-    answers.
+async def version_of(connections: Connections, topic: str, version: bytes | None) -> pb.Schema | None:
+    """The topic's schema of that version, or the latest; None if the topic has none, or not any more. Raises
+    ConnectionLost if no broker answers.
 
     Raises RequestRefused if the answer is without the schema: then it is unknown how the version was written."""
     connection = await connections.service()
-    answer = await ask(
-        connection, pb.BaseCommand.GET_SCHEMA, "getSchema", topic=topic, schema_version=version
-    )
+    wanted = {} if version is None else {"schema_version": version}
+    answer = await ask(connection, pb.BaseCommand.GET_SCHEMA, "getSchema", topic=topic, **wanted)
     if not answer.HasField("error_code"):
         found: pb.Schema = answer.schema
         return found

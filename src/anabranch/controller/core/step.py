@@ -136,6 +136,9 @@ def _next(state: ControlledTopic) -> Result:
 def _begin(state: ControlledTopic, request: Request) -> Operation | None:
     """The operation that the request asks for; None if there is nothing to do. Raises the refusal."""
     layout = state.topic.layout
+    is_reshaping = isinstance(request, e.SplitRequested | e.MergeRequested | e.RebucketRequested)
+    if is_reshaping and state.topic.is_terminated:
+        raise OperationRefused("the topic was terminated: its segments stay as they are")
     match request:
         case e.SplitRequested(_, segment, now_ms, lopsided):
             result = layout.split(segment, now_ms, lopsided)

@@ -46,10 +46,11 @@ def test_fields_are_set_one_by_one_shown_with_their_level_and_removed(
     broker: BrokerProcess, capsys: Capture
 ) -> None:
     topics(broker, "create", "--scalable", "tuned")
+    capsys.readouterr()
     set_one = ["--max-segments", "8", "--split-cooldown", "2m", "--split-bytes-rate-in", "20MB"]
     assert topics(broker, "policy", "set", "tuned", *set_one) == 0
     assert topics(broker, "policy", "set", "topic://public/default/tuned", "--max-segments", "9") == 0
-    assert said(capsys) == []
+    assert said(capsys) == ["topic://public/default/tuned: policy set"] * 2
     path = "/admin/v2/scalable/public/default/tuned/autoScalePolicy"
     assert rest.call(broker.admin_url, "GET", path) == {
         "maxSegments": 9,
@@ -66,6 +67,7 @@ def test_fields_are_set_one_by_one_shown_with_their_level_and_removed(
     assert found["split-bytes-rate-in"] == ("20 MB/s", "topic")
     assert found["merge-window"] == ("5 min", "broker")
     assert topics(broker, "policy", "remove", "tuned", "max-segments") == 0
+    assert said(capsys) == ["topic://public/default/tuned: policy removed"]
     assert topics(broker, "policy", "get", "tuned", "--json") == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["set"] == {"splitCooldownSeconds": 120, "splitBytesRateInThreshold": 20_000_000}
@@ -90,6 +92,7 @@ def test_a_namespace_is_told_from_a_topic_by_its_one_slash(broker: BrokerProcess
     topics(broker, "create", "topic://public/tuned/t")
     capsys.readouterr()
     assert topics(broker, "policy", "set", "public/tuned", "--enabled", "off", "--min-segments", "2") == 0
+    assert said(capsys) == ["public/tuned: policy set"]
     assert topics(broker, "policy", "get", "public/tuned") == 0
     lines = said(capsys)
     assert lines[0] == "public/tuned: automatic splits and merges are off (set for the namespace)"
@@ -97,6 +100,7 @@ def test_a_namespace_is_told_from_a_topic_by_its_one_slash(broker: BrokerProcess
     assert topics(broker, "policy", "get", "topic://public/tuned/t") == 0
     assert rows(said(capsys))["enabled"] == ("off", "namespace")
     assert topics(broker, "policy", "remove", "public/tuned") == 0
+    assert said(capsys) == ["public/tuned: policy removed"]
     assert topics(broker, "policy", "get", "public/tuned") == 0
     assert rows(said(capsys))["enabled"] == ("on", "broker")
 

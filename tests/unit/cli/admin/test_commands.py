@@ -255,6 +255,51 @@ def test_a_whole_life_is_told(broker: BrokerProcess, folder: Path, capsys: Captu
             json.loads(captured.out)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("tenants create says", "says: created"),
+        ("namespaces create says/ns", "says/ns: created"),
+        ("namespaces set-retention says/ns --time 1h --size 1M", "says/ns: retention set"),
+        ("namespaces remove-retention says/ns", "says/ns: retention removed"),
+        ("topics create says/ns/t", "persistent://says/ns/t: created"),
+        ("topics create says/ns/p --partitions 2", "persistent://says/ns/p: created with 2 partitions"),
+        ("topics create topic://says/ns/s --segments 2", "topic://says/ns/s: created with 2 segments"),
+        ("topic-policies set-message-ttl topic://says/ns/s 1h", "topic://says/ns/s: message-ttl set"),
+        ("topics policy set topic://says/ns/s --max-segments 4", "topic://says/ns/s: policy set"),
+        ("subscriptions create says/ns/t sub", "persistent://says/ns/t, subscription sub: created"),
+        ("subscriptions delete says/ns/t sub", "persistent://says/ns/t, subscription sub: deleted"),
+        ("topics truncate topic://says/ns/s", "topic://says/ns/s: emptied"),
+        ("topics delete topic://says/ns/s", "topic://says/ns/s: deleted"),
+        ("namespaces delete says/ns --force", "says/ns: deleted"),
+        ("tenants delete says", "says: deleted"),
+    ],
+)
+def test_a_change_says_what_it_did(
+    broker: BrokerProcess, folder: Path, capsys: Capture, words: str, said: str
+) -> None:
+    assert told(broker, folder, words.split()) == 0
+    assert capsys.readouterr() == (f"{said}\n", "")
+
+
+def test_a_schema_that_does_not_fit_is_told_by_the_exit_code_and_the_reason(
+    broker: BrokerProcess, folder: Path, capsys: Capture
+) -> None:
+    other = '{"type": "record", "name": "r", "fields": [{"name": "a", "type": "string"}]}'
+    (folder / "other.avsc").write_text(other)
+    one, two = (["--type", "avro", "--file", f"{{}}/{name}.avsc"] for name in ("one", "other"))
+    assert told(broker, folder, ["schemas", "compatibility", "fitting", *one]) == 0
+    assert capsys.readouterr().out.startswith("compatible under ")
+    assert told(broker, folder, ["schemas", "upload", "fitting", *one]) == 0
+    capsys.readouterr()
+    assert told(broker, folder, ["schemas", "compatibility", "fitting", *two]) == 1
+    shown = capsys.readouterr().out
+    assert shown.startswith("not compatible under FULL: ")
+    assert len(shown) > len("not compatible under FULL: ") + 10
+    assert told(broker, folder, ["schemas", "compatibility", "fitting", *two, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["compatibility"] is False
+
+
 def test_brokers_with_the_balancer_take_what_decides_about_owners(folder: Path, capsys: Capture) -> None:
     broker = BrokerProcess({"loadManagerClassName": "balanced"}, brokers=2)
     try:
@@ -358,7 +403,7 @@ def leaves(parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[str]]]:
 
 def test_every_command_takes_json_and_is_part_of_the_story() -> None:
     walked = {" ".join(words) for words in [*lines(STORY), *lines(BALANCED_STORY), *policy_lines()]}
-    walked.add("topic-policies remove-all")
+    walked |= {"topic-policies remove-all", "topics message"}
     for path, options in leaves(build_parser(is_whole=True)):
         if path.split()[0] in ADMIN and path not in ENDLESS and path != "completion":
             assert "--json" in options, path
@@ -400,8 +445,8 @@ def test_options_of_a_group_may_stand_before_its_action_or_behind(
         (["namespaces", "set-backlog-quota", "a/b"], "--limit"),
         (["schemas", "upload", "t"], "--type"),
         (["schemas", "upload", "t", "--type", "avro", "--file", "/nowhere"], "cannot read"),
-        (["subscriptions", "create", "topic://a/b/c", "s"], "--start earliest"),
-        (["subscriptions", "skip", "topic://a/b/c", "s", "1"], "classic"),
+        (["subscriptions", "create", "topic://a/b/c", "s", "--start", "1:2"], "in each segment"),
+        (["subscriptions", "properties", "topic://a/b/c", "s"], "classic"),
         (["subscriptions", "create", "persistent://a/b/c", "s", "--start", "soon"], "LEDGER:ENTRY"),
         (["subscriptions", "reset", "persistent://a/b/c", "s", "soon"], "LEDGER:ENTRY"),
         (["stats", "--watch", "--interval", "0"], "--interval"),

@@ -183,8 +183,8 @@ async def _refresh(services: AdminServices, names: PathNames) -> None:
     # The route, or the check of the caller's right, refuses what is no name.
     with contextlib.suppress(RestError, InvalidName, KeyError):
         await services.resources.refresh(names.namespace)
-        if "topic" in names and names.topic.is_classic:
-            await services.topic_policies.refresh(names.topic.base)
+        if "topic" in names:
+            await services.topic_policies.refresh(names.topic)
 
 
 def _refused(request: HttpRequest, error: Exception) -> HttpAnswer:

@@ -109,6 +109,22 @@ class Routes:
         return self._declare("DELETE", path, options)
 
 
+def scalable_routes(needs: Needs = Needs.TENANT_ADMIN) -> tuple[Routes, Routes]:
+    """Two tables for the same routes below the path of one scalable topic: beside Pulsar's own routes of such topics,
+    and where its admin client sends what it sends for classic ones. Slashes in the name are encoded."""
+    words = "/{tenant}/{namespace}/{topic}"
+    return (
+        Routes(f"/admin/v2/scalable{words}", tag="scalable topics", needs=needs, domain=Domain.TOPIC),
+        Routes(
+            f"/admin/v2/topic{words}",
+            tag="scalable topics",
+            needs=needs,
+            domain=Domain.TOPIC,
+            is_described=False,
+        ),
+    )
+
+
 def topic_routes(domain: Domain, needs: Needs = Needs.TENANT_ADMIN) -> Routes:
     """A table for routes below the path of one classic topic."""
     tag = "topics" if domain is Domain.PERSISTENT else "non-persistent topics"

@@ -212,4 +212,5 @@ async def metadata(topic: TopicName, service: Service) -> dict[str, Any]:
 async def delete(topic: TopicName, services: AdminServices, service: Service, force: bool = False) -> None:
     """Deletes the topic with all its segments and subscriptions; with `force` also while clients are connected."""
     await service.delete(topic, force=force)
+    await services.topic_policies.forget(topic)
     await services.forget_grants(topic)

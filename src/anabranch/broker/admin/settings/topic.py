@@ -1,6 +1,8 @@
-"""Settings of one topic, over those of its namespace: `/admin/v2/persistent/{tenant}/{ns}/{topic}/{setting}`.
+"""Settings of one topic, over those of its namespace: `/admin/v2/persistent/{tenant}/{ns}/{topic}/{setting}`, and the
+same below `/admin/v2/scalable` and `/admin/v2/topic` for scalable topics.
 
-Partitions share those of their topic. With `applied=true` a GET answers the value in force, from any level.
+Partitions and segments share those of their topic, also segments that later splits make. With `applied=true` a GET
+answers the value in force, from any level.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from anabranch.broker.admin.http.answer import HttpAnswer
 from anabranch.broker.admin.http.errors import RestError
 from anabranch.broker.admin.http.parameters import SubscriptionName
 from anabranch.broker.admin.http.request import HttpRequest, body
-from anabranch.broker.admin.http.routes import topic_routes
+from anabranch.broker.admin.http.routes import scalable_routes, topic_routes
 from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.admin.settings.routes import (
     TOPIC_SETTINGS,
@@ -35,6 +37,7 @@ from anabranch.broker.policy.topic import TopicPolicies
 from anabranch.model.names import Domain, TopicName
 
 routes = topic_routes(Domain.PERSISTENT)
+scalable, by_java = scalable_routes()
 
 UNSERVED = (
     Unserved("replicatorDispatchRate", "there is no geo-replication here"),
@@ -52,12 +55,23 @@ UNSERVED = (
     ),
 )
 
+# Settings that act on classic topics only.
+UNSERVED_SCALABLE = (
+    *UNSERVED,
+    Unserved("inactiveTopicPolicies", "scalable topics are not deleted for being unused"),
+    Unserved("compactionThreshold", "scalable topics are not compacted"),
+)
+
 _UNSET = TopicPolicies()
 
 
 async def _existing(services: AdminServices, topic: TopicName) -> None:
-    """404 unless there is such a topic, partitioned or not."""
+    """404 unless there is such a topic, partitioned or not, or scalable if its name says so."""
     await services.resources.policies(topic.namespace)
+    if topic.domain is Domain.TOPIC:
+        if not await services.has_scalable(topic):
+            raise RestError(404, f"Topic {topic} not found: there is no scalable topic of that name")
+        return
     is_partitioned = not topic.is_partition and await services.resources.partitions(topic)
     if not is_partitioned and not await services.resources.topic_exists(topic):
         raise RestError(404, f"Topic {topic} not found")
@@ -73,6 +87,9 @@ def _check(services: AdminServices, value: Mapping[str, Any]) -> None:
             412,
             f"there is no geo-replication here: the only cluster of a topic is {services.resources.cluster}",
         )
+
+
+_NOT_SCALABLE = frozenset(one.path for one in UNSERVED_SCALABLE)
 
 
 def _routes(setting: Setting) -> None:
@@ -94,6 +111,9 @@ def _routes(setting: Setting) -> None:
         await services.topic_policies.change(topic, lambda p: msgspec.structs.replace(p, **value))
 
     add_routes(routes, "/" + setting.path, setting, show, change, unset)
+    if setting.path not in _NOT_SCALABLE:
+        for table in (scalable, by_java):
+            add_routes(table, "/" + setting.path, setting, show, change, unset)
 
 
 async def _check_exists(request: HttpRequest) -> None:
@@ -103,6 +123,8 @@ async def _check_exists(request: HttpRequest) -> None:
 for _setting in TOPIC_SETTINGS:
     _routes(_setting)
 add_refusals(routes, "/", UNSERVED, _check_exists)
+for _table in (scalable, by_java):
+    add_refusals(_table, "/", UNSERVED_SCALABLE, _check_exists)
 
 
 @routes.delete("/policies", status=204)
@@ -196,3 +218,13 @@ async def _change_rates(
         topic,
         lambda p: msgspec.structs.replace(p, rates_of_subscriptions=change(p.rates_of_subscriptions)),
     )
+
+
+for _table in (scalable, by_java):
+    _table.delete("/policies", status=204)(forget)
+    _table.get("/backlogQuotaMap")(backlog_quotas)
+    _table.post("/backlogQuota", status=204, body=BacklogQuota)(set_backlog_quota)
+    _table.delete("/backlogQuota", status=204)(remove_backlog_quota)
+    _table.get("/{subscription}/dispatchRate")(subscription_rate)
+    _table.post("/{subscription}/dispatchRate", status=204, body=DispatchRate)(set_subscription_rate)
+    _table.delete("/{subscription}/dispatchRate", status=204)(remove_subscription_rate)

@@ -52,17 +52,17 @@ async def peek(
     if found is None:
         if position > opened.log.entries:
             raise RestError(404, "Message not found")
-        return await _read(opened.log, opened.log.position_at(position - 1))
+        return await read_entry(opened.log, opened.log.position_at(position - 1))
     peeked = await found.peek(position - 1)
     if peeked is None:
         raise RestError(404, "Message not found")
     at, entry = peeked
-    return await _answered(at, entry[2])
+    return await answered(at, entry[2])
 
 
 @routes.get("/ledger/{ledger}/entry/{entry}")
 async def message_by_id(services: AdminServices, topic: TopicName, ledger: int, entry: int) -> HttpAnswer:
-    return await _read((await single(services, topic, partitioned=405)).log, (ledger, entry))
+    return await read_entry((await single(services, topic, partitioned=405)).log, (ledger, entry))
 
 
 @routes.get("/examinemessage")
@@ -79,19 +79,21 @@ async def examine(
     index = max(messagePosition, 1) - 1
     if index >= log.entries:
         raise RestError(404, "Message not found")
-    return await _read(
+    return await read_entry(
         log, log.position_at(index if initialPosition == "earliest" else log.entries - 1 - index)
     )
 
 
-async def _read(log: TopicLog, at: Position) -> HttpAnswer:
+async def read_entry(log: TopicLog, at: Position) -> HttpAnswer:
+    """The answer about the entry there; 404 if the log has none."""
     if log.normalise(at) != at or at >= log.end:
         raise RestError(404, "Message not found")
     ledger, entries = await log.read(at, 1, 1)
-    return await _answered((ledger, entries[0][0]), entries[0][2])
+    return await answered((ledger, entries[0][0]), entries[0][2])
 
 
-async def _answered(at: Position, entry: Buffer) -> HttpAnswer:
+async def answered(at: Position, entry: Buffer) -> HttpAnswer:
+    """The answer about that entry."""
     # Parsing and unpacking a large one takes tens of milliseconds, which would block the loop.
     if len(entry) <= _SMALL_BYTES and _unpacked_bytes(entry) <= _SMALL_BYTES:
         return _answer(at, entry)

@@ -72,11 +72,13 @@ async def metadata(services: AdminServices, topic: TopicName) -> Any:
 
 @routes.post(_PATH + "/compatibility", status=202, body=Posted, needs=Needs.LOOKUP)
 async def is_compatible(services: AdminServices, topic: TopicName, request: HttpRequest) -> dict[str, Any]:
+    """Whether the schema could be added; `reason` says why not."""
     posted = await _posted(request, 0, topic)
     strategy = (await services.policies(topic)).schema_compatibility_strategy
     known = list((await services.schemas.versions(topic)).values())
     fault = await objection(known, posted, strategy)
-    return {"compatibility": fault is None, "schemaCompatibilityStrategy": strategy}
+    why = {} if fault is None else {"reason": fault}
+    return {"compatibility": fault is None, "schemaCompatibilityStrategy": strategy, **why}
 
 
 @routes.post(_PATH + "/version", body=Posted, needs=Needs.LOOKUP)

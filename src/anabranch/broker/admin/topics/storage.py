@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from anabranch.broker.admin.across.owner_calls import owner_call
 from anabranch.broker.admin.http.errors import RestError
@@ -14,6 +14,7 @@ from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.admin.topics.partitions import on_parts, single
 from anabranch.broker.admin.topics.subscriptions import At
 from anabranch.broker.admin.topics.topics import message_id
+from anabranch.broker.subscription.subscription import Subscription
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.position import Position
 
@@ -98,6 +99,23 @@ async def analyze(
     log = found.topic_log
     place = (await body(request, At, At(ledger_id=-1, entry_id=-1))).place
     at = log.end if place == "latest" else max(found.next, (-1, -1) if place == "earliest" else place)
+    counted = await count_unacked(found, at)
+    return analysis(counted.entries, counted.messages, counted.is_cut, counted.first, counted.last)
+
+
+class Unacked(NamedTuple):
+    """What a subscription has not acknowledged, from some place on."""
+
+    entries: int
+    messages: int
+    is_cut: bool  # More entries would have had to be scanned than one request may.
+    first: str | None
+    last: str | None
+
+
+async def count_unacked(found: Subscription, at: Position) -> Unacked:
+    """Counts by reading, at most `SCANNED_MAX` entries."""
+    log = found.topic_log
     at = log.normalise(at)
     entries = messages = scanned = 0
     first: Position | None = None
@@ -113,6 +131,13 @@ async def analyze(
                 messages += count if unacked is None else unacked.bit_count()
                 first, last = first or at, at
         at = log.after(at)
+    return Unacked(entries, messages, at < log.end, _shown(first), _shown(last))
+
+
+def analysis(
+    entries: int, messages: int, is_cut: bool, first: str | None, last: str | None
+) -> dict[str, Any]:
+    """The answer in Pulsar's form."""
     return {
         "entries": entries,
         "messages": messages,
@@ -123,9 +148,9 @@ async def analyze(
         "filterRejectedMessages": 0,
         "filterAcceptedMessages": messages,
         "filterRescheduledMessages": 0,
-        "aborted": at < log.end,
-        "firstMessageId": _shown(first),
-        "lastMessageId": _shown(last),
+        "aborted": is_cut,
+        "firstMessageId": first,
+        "lastMessageId": last,
     }
 
 

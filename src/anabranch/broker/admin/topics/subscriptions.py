@@ -312,7 +312,7 @@ async def expire(
     services: AdminServices, topic: TopicName, subscription: UsersSubscriptionName, seconds: int
 ) -> None:
     """Acknowledges every message older than that time."""
-    _check_age(seconds)
+    check_age(seconds)
     await _on_cursors(services, topic, subscription, expire_before, services.now_ms() - seconds * 1000)
 
 
@@ -344,7 +344,7 @@ async def expire_below(
 
 @routes.post("/all_subscription/expireMessages/{seconds}", status=204)
 async def expire_all(services: AdminServices, topic: TopicName, seconds: int) -> None:
-    _check_age(seconds)
+    check_age(seconds)
     await on_parts(services, topic, expire_all_before, services.now_ms() - seconds * 1000)
 
 
@@ -354,6 +354,7 @@ async def expire_all_before(services: AdminServices, name: TopicName, time_ms: i
         await found.expire_before(time_ms)
 
 
-def _check_age(seconds: int) -> None:
+def check_age(seconds: int) -> None:
+    """412 for an age that is none."""
     if not 0 <= seconds < 2**31:
         raise RestError(412, "The age of messages to expire must be 0 to 2147483647 seconds")

@@ -95,6 +95,14 @@ GET   /admin/v2/{kind}/{tenant}/{namespace}/{topic}/messageid/{timestamp}      C
 *     /admin/v2/{kind}/{tenant}/{namespace}/{topic}/backlogSize                CONSUME
 *     /admin/v2/{kind}/{tenant}/{namespace}/{any**}                            TENANT_ADMIN
 
+GET   /admin/v2/{form}/{tenant}/{namespace}/{topic}/subscriptions              CONSUME
+GET   /admin/v2/{form}/{tenant}/{namespace}/{topic}/lastMessageId              CONSUME
+GET   /admin/v2/{form}/{tenant}/{namespace}/{topic}/messageid/{timestamp}      CONSUME
+GET   /admin/v2/{form}/{tenant}/{namespace}/{topic}/examinemessage             CONSUME
+GET   /admin/v2/{form}/{tenant}/{namespace}/{topic}/ledger/{any**}             CONSUME
+*     /admin/v2/{form}/{tenant}/{namespace}/{topic}/subscription/{subscription}/{any**} CONSUME
+POST  /admin/v2/{form}/{tenant}/{namespace}/{topic}/all_subscription/{any**}   CONSUME
+*     /admin/v2/topic/{tenant}/{namespace}/{any**}                             TENANT_ADMIN
 POST  /admin/v2/scalable/{tenant}/{namespace}/{topic**}/split/{segment}                       SUPER_USER
 POST  /admin/v2/scalable/{tenant}/{namespace}/{topic**}/merge/{one}/{other}                   SUPER_USER
 POST  /admin/v2/scalable/{tenant}/{namespace}/{topic**}/rebucket/{segment}                    SUPER_USER
@@ -130,6 +138,7 @@ TENANT = re.compile(r"/admin/v2/[a-z-]+/\{tenant\}/\{namespace\}")
 def _expression(pattern: str) -> re.Pattern[str]:
     text = re.escape(pattern.replace("**}", ":path}"))
     text = text.replace(re.escape("{any:path}"), ".+")
+    text = text.replace(re.escape("{form}"), "(?:scalable|topic)")
     return re.compile(text.replace(re.escape("{kind}"), "(?:persistent|non-persistent)"))
 
 

@@ -1,0 +1,182 @@
+"""The segments of a scalable topic, for requests about all of them, and its entries in the order of publish times.
+
+Each segment has an order of its own. Across segments entries are ordered by publish time, then by segment: the n-th of
+them is found by a binary search over times, in which every owner counts its own entries.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from anabranch.broker.admin.across.owner_calls import at_owners, owner_read
+from anabranch.broker.admin.http.answer import HttpAnswer
+from anabranch.broker.admin.http.errors import RestError
+from anabranch.broker.admin.services import AdminServices
+from anabranch.broker.admin.topics.messages import answered, read_entry
+from anabranch.broker.subscription.subscription import Subscription
+from anabranch.broker.topic.topic import Topic
+from anabranch.controller.core.errors import TopicMissing
+from anabranch.controller.service import ScalableTopics
+from anabranch.model.names import Domain, TopicName
+from anabranch.model.position import Position
+from anabranch.model.scalable import SubscriptionRecord
+from anabranch.model.segments import SegmentId
+
+
+async def segments_of(
+    services: AdminServices, service: ScalableTopics, topic: TopicName
+) -> dict[SegmentId, TopicName]:
+    """The topics that hold the messages of each segment, sealed ones too; TopicMissing if there is no such topic."""
+    record = await service.get(topic)
+    if record is None or record.is_deleting:
+        hint = ""
+        if "/" not in topic.local:
+            classic = TopicName(Domain.PERSISTENT, topic.namespace, topic.local)
+            if await services.resources.topic_exists(classic) or await services.resources.partitions(classic):
+                hint = f"; {classic} is a classic topic: name it so, or migrate it"
+        raise TopicMissing(f"{topic} does not exist{hint}")
+    segments = record.layout.segments.values()
+    return {segment.id: segment.topic(topic) for segment in segments if not segment.is_deleting}
+
+
+async def subscription_of(service: ScalableTopics, topic: TopicName, subscription: str) -> SubscriptionRecord:
+    """404 if the topic has no such subscription."""
+    found = (await service.subscriptions(topic)).get(subscription)
+    if found is None or found.is_deleting:
+        raise RestError(404, f"Subscription {subscription} not found on topic {topic}")
+    return found
+
+
+class SegmentEntry(NamedTuple):
+    """An entry by its number in a segment, and how many entries of each segment come before it."""
+
+    segment: SegmentId
+    index: int
+    before: dict[SegmentId, int]
+
+
+class TimeSpan(NamedTuple):
+    """The entries of a segment: how many, and when the first and the last were published."""
+
+    entries: int
+    first_ms: int
+    last_ms: int
+
+
+async def nth_entry(
+    services: AdminServices,
+    names: dict[SegmentId, TopicName],
+    subscription: str,
+    index: int,
+    *,
+    from_latest: bool = False,
+) -> SegmentEntry | None:
+    """The entry with that index, of all or of those that the subscription has not acknowledged; None if there are
+    fewer. Counted from the last one, if `from_latest`."""
+    numbers = {name: number for number, name in names.items()}
+    spans = {
+        numbers[name]: span
+        for name, span in await at_owners(services, names.values(), time_span, subscription)
+        if span is not None and span.entries
+    }
+    total = sum(span.entries for span in spans.values())
+    if index >= total:
+        return None
+    index = total - 1 - index if from_latest else index
+    asked = {number: names[number] for number in spans}
+
+    async def before(time_ms: int) -> dict[SegmentId, int]:
+        found = await at_owners(services, asked.values(), entries_before, subscription, time_ms)
+        return {numbers[name]: count for name, count in found}
+
+    # The latest time with no more entries before it than `index`.
+    low = min(span.first_ms for span in spans.values())
+    high = max(span.last_ms for span in spans.values())
+    while low < high:
+        middle = (low + high + 1) // 2
+        if sum((await before(middle)).values()) <= index:
+            low = middle
+        else:
+            high = middle - 1
+    counts = await before(low)
+    left = index - sum(counts.values())
+    upto = await before(low + 1)
+    for number in sorted(upto):
+        here = upto[number] - counts.get(number, 0)
+        if left < here:
+            return SegmentEntry(
+                number, counts.get(number, 0) + left, counts | {number: counts.get(number, 0) + left}
+            )
+        left -= here
+        counts[number] = upto[number]
+    return None  # Entries were added or acknowledged meanwhile.
+
+
+@owner_read
+async def time_span(services: AdminServices, name: TopicName, subscription: str) -> TimeSpan | None:
+    """Of all entries, or of those that the subscription has not acknowledged; None without that subscription."""
+    topic = await services.topic(name)
+    log = topic.log
+    found = topic.subscriptions.get(subscription)
+    if subscription and found is None:
+        return None
+    entries = log.entries if found is None else found.backlog()
+    if not entries:
+        return TimeSpan(0, 0, 0)
+    first = await log.published_at(log.first if found is None else found.next)
+    last = await log.published_at(log.last)
+    return TimeSpan(entries, first or 0, max(first or 0, last or 0))
+
+
+@owner_read
+async def entries_before(services: AdminServices, name: TopicName, subscription: str, time_ms: int) -> int:
+    """How many entries were published before that time: of all, or of those that the subscription has not
+    acknowledged."""
+    topic = await services.topic(name)
+    at = await topic.log.find_by_publish_time(time_ms)
+    if not subscription:
+        return topic.log.count(topic.log.first, at)
+    found = topic.subscriptions.get(subscription)
+    return 0 if found is None else found.unacked_below(at)
+
+
+class CarriedAnswer(NamedTuple):
+    """An entry, as the routes of single messages answer it."""
+
+    content: bytes
+    headers: dict[str, str]
+
+
+@owner_read
+async def entry_at(
+    services: AdminServices, name: TopicName, subscription: str, index: int
+) -> CarriedAnswer | None:
+    """The entry with that index, of all or of those that the subscription has not acknowledged."""
+    topic = await services.topic(name)
+    if subscription:
+        return await _peeked(topic, subscription, index)
+    if index >= topic.log.entries:
+        return None
+    return _carried(await read_entry(topic.log, topic.log.position_at(index)))
+
+
+async def _peeked(topic: Topic, subscription: str, index: int) -> CarriedAnswer | None:
+    found: Subscription | None = topic.subscriptions.get(subscription)
+    peeked = None if found is None else await found.peek(index)
+    return None if peeked is None else _carried(await answered(peeked[0], peeked[1][2]))
+
+
+@owner_read
+async def entry_by_id(
+    services: AdminServices, name: TopicName, ledger: int, entry: int
+) -> CarriedAnswer | None:
+    log = (await services.topic(name)).log
+    at: Position = (ledger, entry)
+    if log.normalise(at) != at or at >= log.end:
+        return None
+    return _carried(await read_entry(log, at))
+
+
+def _carried(answer: HttpAnswer) -> CarriedAnswer:
+    assert isinstance(answer.body, bytes)
+    return CarriedAnswer(answer.body, dict(answer.headers))
