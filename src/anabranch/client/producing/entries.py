@@ -106,13 +106,13 @@ class Entries:
         metadata.num_messages_in_batch = run.count
         metadata.highest_sequence_id = run.last
         if isinstance(run, BlockRun):
-            _copy_key(metadata, run.sample())
+            copy_key(metadata, run.sample())
             return run.payload()
         assert isinstance(run, BatchRun)
         items = run.items
         hash32 = items[0][1]
         if hash32 == items[-1][1] and all([item[1] == hash32 for item in items]):
-            _copy_key(metadata, items[0][2])
+            copy_key(metadata, items[0][2])
         return b"".join([item[2] for item in items])
 
     def _packed(self, metadata: pb.MessageMetadata, payload: Payload) -> Payload:
@@ -173,7 +173,7 @@ class Entries:
         return frames
 
 
-def _copy_key(metadata: pb.MessageMetadata, sample: bytes | None) -> None:
+def copy_key(metadata: pb.MessageMetadata, sample: bytes | None) -> None:
     """Gives a batch of one key that key; consumers that share a topic by keys keep their order by it."""
     if sample is None:
         return
