@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import astuple
 
 import pytest
 
 from anabranch.cli.main import main
-from anabranch.simulation.cluster.sabotage import OF_THE_BALANCER, Sabotage
+from anabranch.simulation.cluster.sabotage import OF_SHARING, OF_THE_BALANCER, Sabotage
+from anabranch.simulation.cluster.sharing import SharingFigures
 from anabranch.simulation.run import run
 from anabranch.simulation.world.kinds import TroubleKind, drawn
 
@@ -32,7 +34,9 @@ def test_nothing_acknowledged_is_lost_and_everything_gets_done(first: int) -> No
 
 
 @pytest.mark.parametrize(
-    "sabotage", [one for one in Sabotage if one not in OF_THE_BALANCER], ids=lambda s: s.name.lower()
+    "sabotage",
+    [one for one in Sabotage if one not in OF_THE_BALANCER | OF_SHARING],
+    ids=lambda s: s.name.lower(),
 )
 def test_a_fault_put_in_is_found_within_a_few_dozen_seeds(sabotage: Sabotage) -> None:
     assert any(not run(seed, sabotage=frozenset({sabotage})).is_good for seed in range(SABOTAGE_SEEDS))
@@ -51,6 +55,27 @@ def test_a_fault_put_into_the_load_balancer_is_found_within_a_few_dozen_seeds(sa
     pytest.fail("no seed shows it")
 
 
+@pytest.mark.parametrize(
+    "sabotage", [one for one in Sabotage if one in OF_SHARING], ids=lambda s: s.name.lower()
+)
+def test_a_fault_put_into_shared_segments_is_found_within_a_few_dozen_seeds(sabotage: Sabotage) -> None:
+    crowd = frozenset({TroubleKind.CROWD})
+    assert any(
+        not run(seed, sabotage=frozenset({sabotage}), kinds=crowd).is_good for seed in range(SABOTAGE_SEEDS)
+    )
+
+
+def test_consumers_of_whole_clusters_share_segments_in_every_way_there_is() -> None:
+    sharing = SharingFigures()
+    for seed in range(12):
+        report = run(seed, kinds=frozenset({TroubleKind.CROWD}))
+        assert report.is_good, str(report)
+        sharing += report.sharing
+    # Segments come to be shared and go back, buckets move and wait for their holders, entries are of several or of all
+    # buckets, and buckets fall behind.
+    assert all(count > 0 for count in astuple(sharing)), str(sharing)
+
+
 def test_runs_do_what_they_are_meant_to_do() -> None:
     reports = [run(seed) for seed in range(10)]
     # Some kinds of trouble have topics of their own, which one subscription reads.
@@ -61,6 +86,8 @@ def test_runs_do_what_they_are_meant_to_do() -> None:
 
 
 STORY = """
+
+from anabranch.simulation.cluster.sharing import SharingFigures
 from anabranch.simulation.run import run
 from anabranch.simulation.world.kinds import TroubleKind, drawn
 print(*run({seed}, is_traced=True, kinds=drawn({seed}) | {kinds}).trace, sep="\\n")
@@ -88,5 +115,7 @@ def test_the_command_says_how_it_went(capsys: pytest.CaptureFixture[str]) -> Non
     said = capsys.readouterr().out
     assert said.startswith("seed 3: ")
     assert "1 runs, 0 failed" in said
+    assert "segments shared: " in said
+    assert " buckets handed over, " in said
     assert main(["simulate", "--core", "--runs", "3", "--quiet"]) == 0
     assert "3 runs, 0 failed" in capsys.readouterr().out

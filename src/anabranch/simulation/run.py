@@ -24,10 +24,12 @@ from anabranch.model.scalable import (
 )
 from anabranch.model.segments import Segment
 from anabranch.simulation.cluster.sabotage import Sabotage
+from anabranch.simulation.cluster.sharing import watched_sharing
 from anabranch.simulation.machine.loop import Deadlock, Livelock
 from anabranch.simulation.plays.brief_topics import BriefTopics
 from anabranch.simulation.plays.chunked import Chunked
 from anabranch.simulation.plays.groups import GroupPlay
+from anabranch.simulation.plays.in_doubt import Bursts
 from anabranch.simulation.plays.key_batches import KeyBatches
 from anabranch.simulation.plays.play import Play
 from anabranch.simulation.plays.spoilt import Planted, Spoilt
@@ -36,14 +38,18 @@ from anabranch.simulation.world import leaks, workload, writers
 from anabranch.simulation.world.bystander import Bystander
 from anabranch.simulation.world.faults import Faults
 from anabranch.simulation.world.kinds import TroubleKind
+from anabranch.simulation.world.older import Knowledge
 from anabranch.simulation.world.workload import RoamingReader
 from anabranch.simulation.world.world import NAME, TOPIC, Report, Stuck, World
 from anabranch.simulation.world.writers import WriterJob
 
-# The virtual seconds that a calm cluster has to finish everything.
+# The virtual seconds that a calm cluster has to finish everything, since the layout last changed by itself, and in all:
+# segments are split for consumers once a minute until each of them has something.
 CALM_MAX_S: Final = 240.0
+CALM_WHOLE_MAX_S: Final = 900.0
 PLAYS: Final[tuple[type[Play], ...]] = (
     Chunked,
+    Bursts,
     KeyBatches,
     BriefTopics,
     Waiting,
@@ -61,6 +67,8 @@ class ClusterRun:
         self.bystander = Bystander(world.cluster)
         self.plays = [play(world, self.faults) for play in PLAYS if play.kind in world.kinds]
         self.calm_since_s = 0.0
+        # The last epoch of the layout, and since when it is.
+        self._last_epoch, self._changed_s = -1, 0.0
 
     async def main(self) -> None:
         chance = self.world.chance
@@ -73,9 +81,10 @@ class ClusterRun:
             await play.prepare()
         producers = [
             self.world.on_host(
-                f"producer-{n}", workload.produce(self.world, f"producer-{n}", chance.randint(15, 40))
+                f"producer-{n}",
+                workload.produce(self.world, f"producer-{n}", chance.randint(15, 40), knowledge=knowledge),
             )
-            for n in range(2)
+            for n, knowledge in enumerate(self.world.crowd.producers)
         ]
         if self.world.hides:
             job = WriterJob("job", TOPIC, self.world.history)
@@ -84,10 +93,13 @@ class ClusterRun:
             )
         readers = [
             self.world.loop.create_task(
-                RoamingReader(self.world, kind, name, is_stream=kind == "stream").live(), name=name
+                RoamingReader(
+                    self.world, kind, f"{kind}-{n}", is_stream=kind == "stream", knowledge=knowledge
+                ).live(),
+                name=f"{kind}-{n}",
             )
-            for kind in ("stream", "queue")
-            for name in (f"{kind}-{n}" for n in range(2))
+            for kind, known in (("stream", self.world.crowd.readers), ("queue", [Knowledge.ALL] * 2))
+            for n, knowledge in enumerate(known)
         ]
         for play in self.plays:
             play.start()
@@ -110,19 +122,18 @@ class ClusterRun:
         producers: list[asyncio.Task[None]],
         readers: list[asyncio.Task[None]],
     ) -> None:
-        deadline = self.world.loop.time() + CALM_MAX_S
         await asyncio.gather(*busy)
         for name in sorted(self.world.doubtful):
             # A subscription in doubt is settled now: its deletion must succeed.
             while not await workload.delete_subscription(self.world, name):
-                self._check_time(deadline, f"{name} cannot be deleted")
+                self._check_time(f"{name} cannot be deleted")
                 await asyncio.sleep(0.5)
         readers += [
             self.world.on_host(name, RoamingReader(self.world, name, name, is_stream=False).live())
             for name in sorted(self.world.extra)
         ]
         while (left := self._left(producers)) is not None:
-            self._check_time(deadline, left)
+            self._check_time(left)
             await self.world.cluster.restart_failed()
             await asyncio.sleep(0.5)
             self._check_bundles()
@@ -181,11 +192,14 @@ class ClusterRun:
             raise Stuck(f"after {calm_s:.0f} calm seconds {left}")
         return left
 
-    def _check_time(self, deadline: float, left: str) -> None:
-        if self.world.loop.time() > deadline:
-            raise Stuck(
-                f"after {CALM_MAX_S:.0f} calm seconds {left}\n{self._describe()}\n{self.world.loop.describe_tasks()}"
-            )
+    def _check_time(self, left: str) -> None:
+        record, now_s = self.world.record, self.world.loop.time()
+        epoch = -1 if record is None else record.layout.epoch
+        if epoch != self._last_epoch:
+            self._last_epoch, self._changed_s = epoch, now_s
+        if now_s > min(self._changed_s + CALM_MAX_S, self.calm_since_s + CALM_WHOLE_MAX_S):
+            said = f"after {now_s - self.calm_since_s:.0f} calm seconds {left}"
+            raise Stuck(f"{said}\n{self._describe()}\n{self.world.loop.describe_tasks()}")
 
     def _describe(self) -> str:
         """The leaders' knowledge of their consumers."""
@@ -280,7 +294,7 @@ def run(
     """
     world = World(seed, brokers, is_traced=is_traced, sabotage=sabotage, kinds=kinds)
     report, whole = world.report, ClusterRun(world)
-    with _surroundings(world):
+    with _surroundings(world), watched_sharing(report.sharing, sabotage):
         try:
             world.loop.run_until_complete(whole.main())
         except (Stuck, Deadlock, Livelock) as error:

@@ -106,12 +106,12 @@ class Entries:
         metadata.num_messages_in_batch = run.count
         metadata.highest_sequence_id = run.last
         if isinstance(run, BlockRun):
-            _copy_key(metadata, run.sample())
+            copy_key(metadata, run.sample())
             return run.payload()
         assert isinstance(run, BatchRun)
         hashes, encoded = run.hashes, run.encoded
         if hashes[0] == hashes[-1] and hashes.count(hashes[0]) == len(hashes):
-            _copy_key(metadata, encoded[0])
+            copy_key(metadata, encoded[0])
         return b"".join(encoded)
 
     def _packed(self, metadata: pb.MessageMetadata, payload: Payload) -> Payload:
@@ -172,7 +172,7 @@ class Entries:
         return frames
 
 
-def _copy_key(metadata: pb.MessageMetadata, sample: bytes | None) -> None:
+def copy_key(metadata: pb.MessageMetadata, sample: bytes | None) -> None:
     """Gives a batch of one key that key; consumers that share a topic by keys keep their order by it."""
     if sample is None:
         return

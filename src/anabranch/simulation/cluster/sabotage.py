@@ -39,6 +39,18 @@ class Sabotage(Enum):
     CUT_FIRST = "a split changes the boundaries before its children are in the channel"
     ACT_BEFORE_STORED = "a broker acts on its own changes of bundles before they are stored"
     REPLAN_N = "a leader that resumes a rebucket chooses another number of entry buckets than was planned"
+    HAND_OVER_EARLY = (
+        "an entry bucket goes to its new owner before the former one has acknowledged what it has of it"
+    )
+    SHARE_UNKNOWING = "consumers that know nothing of entry buckets are told to share segments"
+    ONE_ID_FOR_ALL = "owners keep one sequence id for all entry buckets of a producer"
+    SETTLE_UP_TO = (
+        "a producer takes the highest id that a segment has of it for the last of each entry bucket"
+    )
+    ROUTE_BY_MIN = "an entry counts for the bucket of its least hash alone"
+    OUTER_KEY = "an entry without a range of hashes counts for the bucket of its first message's key"
+    ACK_FOR_OTHERS = "what a sharer acknowledges counts for earlier entries of the others, too"
+    FORGET_LAG = "a bucket that was passed over does not read what it has missed"
     LEAVE_ORPHANS = "the leader leaves bundles of brokers that are gone as they are"
 
 
@@ -51,6 +63,19 @@ OF_THE_BALANCER: Final = frozenset(
         Sabotage.CUT_FIRST,
         Sabotage.ACT_BEFORE_STORED,
         Sabotage.LEAVE_ORPHANS,
+    )
+)
+# Those that only segments with several entry buckets can show.
+OF_SHARING: Final = frozenset(
+    (
+        Sabotage.HAND_OVER_EARLY,
+        Sabotage.SHARE_UNKNOWING,
+        Sabotage.ONE_ID_FOR_ALL,
+        Sabotage.SETTLE_UP_TO,
+        Sabotage.ROUTE_BY_MIN,
+        Sabotage.OUTER_KEY,
+        Sabotage.ACK_FOR_OTHERS,
+        Sabotage.FORGET_LAG,
     )
 )
 

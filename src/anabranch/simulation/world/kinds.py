@@ -6,6 +6,8 @@ import random
 from enum import Enum
 from typing import Final
 
+from anabranch.simulation.world.older import Knowledge
+
 
 class TroubleKind(Enum):
     CHUNKS = "messages in chunks, with connections cut and segments split between them"
@@ -21,10 +23,41 @@ class TroubleKind(Enum):
     BALANCER = (
         "owners by the bundle state channel, with moves, unloads and splits, and leaders that are replaced"
     )
+    CROWD = "more stream consumers than segments, which take their time, and segments sealed under producers in doubt"
 
 
 # The percentage of runs in which a kind takes part.
 SHARE_PERCENT: Final = 40
+
+
+# The budgets of entry buckets that runs have, and how many stream consumers on how many active segments.
+BUDGETS: Final = (1, 2, 4, 7)
+READERS_MAX: Final = 6
+ACTIVE_MAX: Final = (2, 3, 6)
+
+
+class Crowd:
+    """Who shares what in the run with this seed."""
+
+    def __init__(self, seed: int, kinds: frozenset[TroubleKind]) -> None:
+        chance = random.Random(f"{seed} crowd")
+        self.budget = chance.choice(BUDGETS)
+        self.active_max = chance.choice(ACTIVE_MAX)
+        # Consumers of the stream. In a quarter of the runs one or two of them know nothing of buckets.
+        self.readers = [Knowledge.ALL] * chance.randint(2, READERS_MAX)
+        if chance.random() < 0.25:
+            self.readers[: chance.randint(1, 2)] = [Knowledge.NOTHING]
+        # In a third of the runs one producer's entries have no range of hashes, or one over several buckets.
+        self.producers = [Knowledge.ALL, Knowledge.ALL]
+        if chance.random() < 1 / 3:
+            self.producers[1] = chance.choice((Knowledge.NOTHING, Knowledge.RANGES))
+        # How long at most a consumer takes for a message.
+        self.takes_s = 0.0
+        if TroubleKind.CROWD in kinds:
+            self.budget = chance.choice(BUDGETS[2:])
+            self.active_max = 2
+            self.readers = self.readers + [Knowledge.ALL] * (READERS_MAX - len(self.readers))
+            self.takes_s = chance.choice((0.02, 0.1, 0.3))
 
 
 def drawn(seed: int) -> frozenset[TroubleKind]:

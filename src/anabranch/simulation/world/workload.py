@@ -24,14 +24,14 @@ from anabranch.model.segments import Segment, SegmentId
 from anabranch.simulation.machine.loop import context_of
 from anabranch.simulation.machine.store import void
 from anabranch.simulation.world.history import History, HistoryPlace, Sent
+from anabranch.simulation.world.kinds import BUDGETS
+from anabranch.simulation.world.older import Knowledge
 from anabranch.simulation.world.world import NAME, TOPIC, Stuck, World
 
 T = TypeVar("T")
 
 KEYS: Final = tuple(f"key-{n}" for n in range(7))
 IN_FLIGHT: Final = 10
-ACTIVE_MAX: Final = 6
-BUCKETS: Final = (1, 2, 4, 7)
 ASK_MAX_S: Final = 12.0
 CLOSING_MAX_S: Final = 60.0
 EXPECTED: Final = (AnabranchError, TimeoutError, OSError)
@@ -60,15 +60,25 @@ def sent_of(payload: bytes) -> tuple[Sent, bool]:
     return sent, payload == payload_of(*sent)
 
 
-async def produce(world: World, name: str, count: int, *, on_post: Callable[[str], None] = void) -> None:
+async def produce(
+    world: World,
+    name: str,
+    count: int,
+    *,
+    on_post: Callable[[str], None] = void,
+    knowledge: Knowledge = Knowledge.ALL,
+) -> None:
     """Sends `count` messages, several at a time, and waits for all receipts. `on_post` is called with each one's
     key."""
     chance, history = world.chance, world.history
-    client = world.client()
+    client = world.client(knowledge)
     # Batches of several kinds, so that runs of every length are cut again.
     batching: Batching | bool = chance.choice(
         (True, Batching(messages_max=3), Batching(delay_ms=50.0), False)
     )
+    if knowledge is not Knowledge.ALL:
+        # Entries with keys of several buckets.
+        batching = Batching(delay_ms=50.0)
     is_chunking = name.startswith(CHUNKING)
     if is_chunking and batching:
         # No batch is larger than a broker accepts; a larger message stays out of batches and is cut into chunks.
@@ -131,8 +141,10 @@ class RoamingReader:
         is_stream: bool,
         topic: str = TOPIC,
         history: History | None = None,
+        knowledge: Knowledge = Knowledge.ALL,
     ) -> None:
         self._world = world
+        self._knowledge = knowledge
         self._topic = topic
         self._history = history or world.history
         self._subscription = subscription
@@ -184,9 +196,12 @@ class RoamingReader:
             await self._acknowledge(consumer)
         else:
             await self._take(consumer, message)
+            takes_s = self._world.crowd.takes_s
+            if takes_s and self._is_stream and not self._world.is_calm:
+                await asyncio.sleep(self._world.chance.uniform(0.0, takes_s))
 
     async def _open(self, name: str) -> StreamConsumer | QueueConsumer:
-        client = self._client = self._world.client()
+        client = self._client = self._world.client(self._knowledge)
         open_ = client.stream_consumer if self._is_stream else client.queue_consumer
         async with asyncio.timeout(20):
             return await open_(
@@ -263,7 +278,7 @@ async def reshape_once(world: World) -> None:
     if chance.random() < 0.2:
         await rebucket_one(world, chance.choice(active))
         return
-    if len(active) < ACTIVE_MAX and (len(active) == 1 or chance.random() < 0.55):
+    if len(active) < world.crowd.active_max and (len(active) == 1 or chance.random() < 0.55):
         await split_one(world, chance.choice(active).id)
         return
     at = chance.randrange(len(active) - 1)
@@ -279,7 +294,7 @@ async def reshape_once(world: World) -> None:
 
 
 async def rebucket_one(world: World, segment: Segment) -> None:
-    buckets = world.chance.choice([n for n in BUCKETS if n != segment.bucket_count])
+    buckets = world.chance.choice([n for n in BUDGETS if n != segment.bucket_count])
     world.note(f"rebucket of {segment.id} to {buckets} is asked for")
     try:
         layout = await ask(world, lambda b: world.service(b).rebucket(NAME, segment.id, buckets))
@@ -289,6 +304,15 @@ async def rebucket_one(world: World, segment: Segment) -> None:
         world.reshapings += 1
         world.rebuckets += 1
         world.note(f"done, epoch {layout.epoch}")
+
+
+async def seal_one(world: World, segment: Segment) -> None:
+    """Splits the segment, or replaces it where there are enough."""
+    record = world.record
+    if record is not None and len(record.layout.active) < world.crowd.active_max:
+        await split_one(world, segment.id)
+    else:
+        await rebucket_one(world, segment)
 
 
 async def split_one(world: World, number: SegmentId) -> None:

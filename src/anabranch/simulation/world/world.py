@@ -19,12 +19,14 @@ from anabranch.model.scalable import ScalableTopic, SubscriptionKind, topic_path
 from anabranch.model.segments import SegmentId
 from anabranch.simulation.cluster.cluster import BALANCED_CONFIG, CONFIG, SESSION_TIMEOUT_S, Cluster
 from anabranch.simulation.cluster.sabotage import Sabotage
+from anabranch.simulation.cluster.sharing import SharingFigures
 from anabranch.simulation.machine.loop import Host, SimLoop, context_of
 from anabranch.simulation.machine.network import Network
 from anabranch.simulation.world.channel_laws import ChannelLaws, Waits
 from anabranch.simulation.world.history import History
-from anabranch.simulation.world.kinds import TroubleKind, drawn
+from anabranch.simulation.world.kinds import Crowd, TroubleKind, drawn
 from anabranch.simulation.world.laws import Laws
+from anabranch.simulation.world.older import CLIENTS, Knowledge
 
 TRACE_LINES: Final = 120
 # The scalable topic of the main load.
@@ -48,6 +50,7 @@ class Report:
     reshapings: int = 0
     rebuckets: int = 0
     faults: int = 0
+    sharing: SharingFigures = field(default_factory=SharingFigures)
 
     @property
     def is_good(self) -> bool:
@@ -91,6 +94,8 @@ class World:
         config = BALANCED_CONFIG if TroubleKind.BALANCER in self.kinds else CONFIG
         if not self.keeps_sealed:
             config = replace(config, log_linger_seconds=0)
+        self.crowd = Crowd(seed, self.kinds)
+        config = replace(config, scalable_topic_entry_bucket_budget=self.crowd.budget)
         self.cluster = Cluster(
             self.loop,
             self.network,
@@ -162,8 +167,8 @@ class World:
         value = self.cluster.metadata.peek(topic_path(NAME))
         return ScalableTopic.decode(value) if value else None
 
-    def client(self) -> Client:
-        return Client(
+    def client(self, knowledge: Knowledge = Knowledge.ALL) -> Client:
+        return CLIENTS[knowledge](
             self.cluster.service_url,
             chance=random.Random(self.chance.random()),
             now_ms=self.loop.now_ms,
