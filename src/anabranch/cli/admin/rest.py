@@ -39,7 +39,9 @@ def fetch(
 ) -> tuple[Mapping[str, str], bytes]:
     """Headers and body of the answer, unchanged."""
     with _told(base):
-        return rest.fetch(base, path, method=method, body=body, timeout=timeout, security=_asking, words=_WORDS)
+        return rest.fetch(
+            base, path, method=method, body=body, timeout=timeout, security=_asking, words=_WORDS
+        )
 
 
 def _told(base: str) -> AbstractContextManager[None]:

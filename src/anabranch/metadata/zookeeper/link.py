@@ -167,8 +167,8 @@ class ZooKeeperLink:
         self._listener.session_began(session_id)
 
     def _broken(self) -> None:
-        """kazoo fails the requests before it tells why. A caller whose request failed must not find a session that looks
-        well."""
+        """kazoo fails the requests before it tells why. A caller whose request failed must not find a session that
+        looks well."""
         if self._is_up:
             self._suspended()
 

@@ -19,7 +19,6 @@ from anabranch.broker.dispatch.consumer import AttachedConsumer
 from anabranch.broker.dispatch.entry_buckets import BucketOwnership, EntryBucketDispatcher
 from anabranch.broker.dispatch.every_bucket import Span
 from anabranch.broker.dispatch.single import SingleActiveDispatcher
-from anabranch.broker.dispatch.stamps import stamp_of
 from anabranch.broker.scalable.sessions import consumer_sessions
 from anabranch.broker.state.bucket_dedup import BucketDeduplication
 from anabranch.broker.state.dedup import WHOLE
@@ -32,6 +31,7 @@ from anabranch.model.keyhash import bucket_hash
 from anabranch.model.position import Position
 from anabranch.simulation.cluster.sabotage import Sabotage
 from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.stamps import stamp_of
 
 # After so many entries that wait, a bucket is passed over.
 ASIDE_MAX: Final = 3
