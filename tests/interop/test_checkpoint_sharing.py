@@ -61,6 +61,10 @@ class River:
         await self._producer.flush()
         self.published += count
 
+    async def publish_one_key(self, count: int) -> None:
+        for number in range(count):
+            await self._producer.send(b"%d" % number, key="key")
+
     async def change(self, chance: random.Random) -> None:
         """Splits a segment, merges two, or gives one another number of buckets."""
         found = (await asyncio.to_thread(self.broker.get, self.path))["segments"].items()
@@ -235,6 +239,46 @@ async def test_nothing_is_skipped_or_repeated_through_splits_merges_and_rollover
     assert numbers(members).isdisjoint(done)
     await checkpoint_of(members)
     assert were_shared
+
+
+async def test_who_gives_buckets_away_and_gets_them_back_is_given_no_message_twice(river: River) -> None:
+    """Who comes reads its buckets from where the group began; who was there goes on."""
+    (one,) = await join(river, "earliest", "g", 1)
+    await river.publish(100)
+    await until(lambda: len(one.received) == 100)
+    (two,) = await join(river, "earliest", "g", 1)
+    await river.publish(100)
+    await until(lambda: len(numbers([one, two])) == 200)
+    mine = {number for key, number in two.received if key in two.keys}
+    assert min(mine) < 100 <= max(mine), "it began where the group did"
+    await two.leave()
+    await river.publish(100)
+    await until(lambda: len(numbers([one])) == 300)
+    assert len(one.received) == 300
+    whole = await checkpoint_of([one])
+    assert len(Cut.decode(whole).places) == 1
+    await river.publish(10)
+    (lone,) = await join(river, whole, "h", 1)
+    await until(lambda: len(lone.received) >= 10)
+    assert numbers([lone]) == set(range(300, 310))
+    await lone.leave()
+
+
+async def test_a_member_whose_buckets_are_quiet_comes_forward_too(river: River) -> None:
+    """Its broker tells it what it has passed over: its checkpoint needs no message of its own."""
+    one, two = await join(river, "earliest", "g", 2)
+    await river.publish_one_key(30)
+    await until(lambda: len(numbers([one, two])) == 30)
+    quiet = two if one.received else one
+    assert not quiet.received
+
+    def reached() -> bool:
+        (place,) = Cut.decode(quiet.consumer.checkpoint()).places or [None]
+        return place is not None and max(place.at)[1] >= 1
+
+    await until(reached)
+    for member in (one, two):
+        await member.leave()
 
 
 async def test_children_come_when_all_sharers_of_their_parent_are_through(river: River) -> None:
