@@ -3,6 +3,9 @@
 A topic has stamped entries, another one entries without stamps, as older clients write them: of those every slice
 unpacks every entry, and keeps its own rows. The ways of reading take turns, so that a slow minute of the machine does
 not fall on one of them alone, and each round gives a ratio of its own.
+
+Beside that stands what each task alone takes of a processor, read in this process without Spark. Other work on the
+machine hardly changes it: it tells how much faster two free cores would be.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from anabranch.client.producing.entries import Entries, Target
+from anabranch.spark.options.source import parse
+from anabranch.spark.source import BatchReader
 from bench.spark import data
 from bench.spark.__main__ import Broker, running
 from bench.spark.data import DataSet
@@ -106,11 +111,37 @@ def measure(spark: Any, broker: Broker, one: DataSet, root: Path, rounds: int) -
             f"{statistics.median(ratios):.2f}x one task ({min(ratios):.2f} to {max(ratios):.2f})",
             flush=True,
         )
+    for stamps, topic in topics.items():
+        print(f" {stamps}, the dearest task alone:")
+        processor(broker, topic, one, rounds)
     for way in list(WAYS)[1:]:
         pairs = zip(taken["stamped", way], taken["unstamped", way], strict=True)
         ratios = [stamped / unstamped for stamped, unstamped in pairs]
         print(
             f"  unstamped {way}: {statistics.median(ratios):.2f}x stamped ({min(ratios):.2f} to {max(ratios):.2f})"
+        )
+
+
+def processor(broker: Broker, topic: str, one: DataSet, rounds: int) -> None:
+    """The CPU of one task against that of the dearest of its slices."""
+    options = {"serviceUrl": broker.url, "topic": topic, "columns": "key,value"}
+    taken: dict[str, list[float]] = {way: [] for way in WAYS}
+    for _ in range(rounds + 1):
+        for way, more in WAYS.items():
+            reader = BatchReader(parse({**options, **more}, "batch"), None)
+            found = []
+            for part in reader.partitions():
+                start, rows = time.process_time(), 0
+                for batch in reader.read(part):
+                    rows += batch.num_rows
+                found.append(time.process_time() - start)
+            taken[way].append(max(found))
+    for way, found in taken.items():
+        base = statistics.median(taken["one task"][1:])
+        dearest = statistics.median(found[1:])
+        print(
+            f"  CPU of {way:<9} {dearest / one.rows * 1e9:5,.0f} ns a row of the topic, {base / dearest:.2f}x",
+            flush=True,
         )
 
 

@@ -13,9 +13,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from anabranch import blocking
-from anabranch.client import Encryption
+from anabranch.client import Encryption, merge_checkpoints
 from anabranch.client.producing.batching import Compression
 from anabranch.model import buckets
+from anabranch.model.cut import Cut
 from anabranch.model.keyhash import bucket_hash
 from anabranch.model.segments import HashRange
 from anabranch.spark.options.source import parse
@@ -30,7 +31,7 @@ from spark.conftest import River, assert_in_order
 from spark.conftest import read as read_frame
 from spark.dry import DryQuery
 from spark.test_direct_slices import by
-from spark.test_slices import rows
+from spark.test_slices import before, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -126,7 +127,7 @@ def test_entries_without_a_stamp_or_across_slices_are_divided_by_their_keys(rive
             )
             singles.append((single, b"%d.%d" % (number, index)))
         metadata, payload = open_entry(build_batch(head, singles))
-        stamp = {} if span is None else {"entry_hash_min": span[0], "entry_hash_max": span[1]}
+        stamp: dict[str, Any] = {} if span is None else {"entry_hash_min": span[0], "entry_hash_max": span[1]}
         peer.send_message(
             bytes(payload),
             sequence_id=number,
@@ -321,3 +322,43 @@ def test_each_key_is_in_one_task_of_a_session_and_its_rows_are_in_order(
     )
     assert max(len({row.task for row in batch}) for batch in found) == BUCKETS
     assert_in_order([(row.key, row.number) for batch in found for row in batch], river.published)
+
+
+def test_a_groups_cut_is_where_a_query_starts(river: River) -> None:
+    """Its two members have read different buckets to different positions."""
+    for _ in range(4):
+        river.publish(50)
+    with blocking.connect(river.broker.url) as client:
+        one, two = (
+            client.checkpoint_consumer(river.topic, start="earliest", group="g", consumer_name=name)
+            for name in ("one", "two")
+        )
+        # The first has had the whole segment until the second came.
+        given = [two.receive(timeout_s=30) for _ in range(30)]
+        wanted = [two.checkpoint(), one.checkpoint()]
+        cut = merge_checkpoints(wanted)
+        one.close()
+        two.close()
+    (reached,) = Cut.decode(cut).places
+    assert len(reached.at) == BUCKETS
+    done = {int(message.payload) for message in given}
+    whole = rows(read(by("direct", river)))
+    at = dict(zip(buckets.ranges(buckets.even(BUCKETS)), reached.at, strict=True))
+    rest = [
+        row for row in whole if before(row) >= next(a for s, a in at.items() if bucket_hash(row["key"]) in s)
+    ]
+    assert {int(row["value"]) for row in rest}.isdisjoint(done)
+    assert len(rest) == river.published - len(done)
+    query = DryQuery(**river.options(start=cut.decode(), maxRowsPerTrigger=30))
+    assert sorted(query.catch_up(), key=place) == rest
+    (placed,) = query.offset["topics"][river.topic]["places"]
+    assert len(placed["at"]) == 1
+    query.stop()
+    for wanted_tasks in (1, 4):
+        reader = BatchReader(
+            parse(river.options(start=cut.decode(), minPartitions=wanted_tasks), "batch"), None
+        )
+        parts = [
+            [row for batch in reader.read(one) for row in batch.to_pylist()] for one in reader.partitions()
+        ]
+        assert sorted((row for part in parts for row in part), key=place) == rest

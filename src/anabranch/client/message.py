@@ -19,12 +19,15 @@ from google.protobuf.message import DecodeError
 from anabranch.client.errors import CryptoFailed
 from anabranch.client.message_id import MessageId
 from anabranch.errors import AnabranchError, ChecksumMismatch, MalformedFrame
+from anabranch.model.keyhash import bucket_hash
+from anabranch.model.wanted import Wanted, hash_within
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire import varint
 from anabranch.wire.batch import decompress
 from anabranch.wire.entry import metadata_span
 from anabranch.wire.frames import MAGIC_CHECKSUM, strip_broker_metadata, verify
 from anabranch.wire.sizes import UNPACKED_BYTES_MAX
+from anabranch.wire.stamps import span_of
 
 # The head of a message in a batch: the size of its metadata, and the metadata's first three bytes.
 _HEAD: Final = Struct(">IBBB").unpack_from
@@ -80,6 +83,7 @@ class ReceivedEntry:
 
     __slots__ = (
         "batch",
+        "chooses",
         "chunks",
         "count",
         "data",
@@ -126,6 +130,8 @@ class ReceivedEntry:
         # Never made from the count, which is unverified until the batch is split.
         self.wanted = -1
         self.batch: Any = None
+        # Set if not all of its messages need be for this reader, where several share a segment by entry buckets.
+        self.chooses: Wanted | None = None
         self.fault: Exception | None = None  # Why the entry cannot be read.
         self.number = 0  # The number of its first message, in the order of giving out.
         self.chunks: tuple[tuple[int, int], ...] = ()  # The places of its chunks, if it was chunked.
@@ -157,6 +163,21 @@ class ReceivedEntry:
 
     def messages(self) -> list[Message]:
         """The messages, the last one first. Raises if the entry is damaged or cannot be decrypted."""
+        found, chooses = self._all_messages(), self.chooses
+        if chooses is None:
+            return found
+        span, at = span_of(self.metadata), (self.ledger, self.entry)
+        return [
+            message
+            for message in found
+            if chooses.has(hash_within(span, message.bucket_hash), (*at, max(0, message.index)))
+        ]
+
+    def choose(self) -> int:
+        """The bits of its messages that are for this reader, once it is unpacked."""
+        return sum(1 << max(0, message.index) for message in self.messages())
+
+    def _all_messages(self) -> list[Message]:
         metadata = self.metadata
         if self.fault is not None:
             raise self.fault
@@ -348,6 +369,13 @@ class Message:
             return b64decode(key + b"=" * (-len(key) % 4))
         except ValueError:
             return key
+
+    @property
+    def bucket_hash(self) -> int:
+        """The hash by which readers of some entry buckets choose messages: its key's, or that of its producer's
+        name."""
+        key = None if self.about.null_partition_key else self.key_bytes
+        return bucket_hash(self.producer.encode() if key is None else key)
 
     @property
     def ordering_key(self) -> bytes | None:

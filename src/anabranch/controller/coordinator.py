@@ -185,8 +185,10 @@ class Coordinator:
     def connection_lost(self, name: str, link: AssignmentLink) -> None:
         self._put(s.MemberLost(name, link))
 
-    async def finished(self, name: str, segments: frozenset[SegmentId]) -> None:
-        await self._put(s.Finished(name, segments))
+    async def finished(
+        self, name: str, segments: frozenset[SegmentId], buckets: Mapping[SegmentId, frozenset[int]]
+    ) -> None:
+        await self._put(s.Finished(name, segments, buckets))
 
     def layout_changed(self, layout: SegmentLayout) -> None:
         self._put(s.LayoutChanged(layout))
@@ -314,8 +316,9 @@ class Coordinator:
     def _assignment(
         self, epoch: int, numbers: tuple[SegmentId, ...], shares: Mapping[SegmentId, Buckets]
     ) -> Assignment:
-        segments = self.group.layout.segments
-        return Assignment(epoch, tuple(segments[n] for n in numbers if n in segments), frozenset(shares))
+        segments, is_checkpoint = self.group.layout.segments, self.group.kind is SubscriptionKind.CHECKPOINT
+        there = tuple(segments[n] for n in numbers if n in segments)
+        return Assignment(epoch, there, frozenset(shares), shares if is_checkpoint else {})
 
     async def _store_session(self, record: ConsumerRecord) -> None:
         leader, name = self._leader, record.name

@@ -112,8 +112,10 @@ class Assignment:
 
     epoch: int
     segments: tuple[Segment, ...]
-    # Those of the segments that it shares by entry buckets. Which buckets are its own is known to the broker alone.
+    # Those of the segments that it shares by entry buckets. Which buckets are its own is known to the broker alone,
     shared: frozenset[SegmentId] = frozenset()
+    # but to members of a checkpoint group, who choose messages themselves.
+    own: Mapping[SegmentId, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def ids(self) -> tuple[SegmentId, ...]:

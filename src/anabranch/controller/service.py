@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -642,14 +642,20 @@ class ScalableTopics:
             coordinator.sharing_refused(consumer, link)
 
     async def finished(
-        self, topic: TopicName, subscription: str, consumer: str, segments: Sequence[int]
+        self,
+        topic: TopicName,
+        subscription: str,
+        consumer: str,
+        segments: Sequence[int],
+        buckets: Mapping[int, Collection[int]] | None = None,
     ) -> None:
-        """A member of a checkpoint group has read those segments to their end."""
+        """A member of a checkpoint group has read those segments to their end, and those buckets of others."""
         controller = self._controllers.get(scalable_name(topic))
         coordinator = None if controller is None else controller.coordinators.get(subscription)
         if coordinator is None:
             raise NotLeader(scalable_name(topic), "")
-        await coordinator.finished(consumer, frozenset(SegmentId(n) for n in segments))
+        parts = {SegmentId(number): frozenset(found) for number, found in (buckets or {}).items()}
+        await coordinator.finished(consumer, frozenset(SegmentId(n) for n in segments), parts)
 
     def segment_progress(self, topic: TopicName, segment: int) -> None:
         """A segment owner on this broker reports that a subscription has read a sealed segment to its end."""

@@ -260,7 +260,10 @@ def uncovered(span: HashRange, covers: Iterable[HashRange]) -> list[HashRange]:
 
 
 def _normal(places: Iterable[Place]) -> tuple[Place, ...]:
-    ordered = sorted(places, key=lambda place: place.segment)
+    ordered = sorted(
+        (place if len(place.at) < 2 else place.standing(place.at, place.chunks_from) for place in places),
+        key=lambda place: place.segment,
+    )
     if _is_plain(ordered):
         return tuple(ordered)
     known = _without_needless_flags(ordered)

@@ -443,6 +443,8 @@ class ConsumerRecord:
     shares: Mapping[SegmentId, tuple[int, ...]] = field(default_factory=dict)
     # Whether its client can share segments. Stored, so that a new leader knows before the consumer is back.
     knows_buckets: bool = False
+    # Only for CHECKPOINT members: the entry buckets that it has read to the end, of segments that are not finished.
+    finished_buckets: Mapping[SegmentId, tuple[int, ...]] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         value: dict[str, Any] = {
@@ -453,7 +455,9 @@ class ConsumerRecord:
         if self.finished:
             value["finishedSegments"] = list(self.finished)
         if self.shares:
-            value["assignedBuckets"] = {str(key): list(numbers) for key, numbers in self.shares.items()}
+            value["assignedBuckets"] = _by_segment(self.shares)
+        if self.finished_buckets:
+            value["finishedBuckets"] = _by_segment(self.finished_buckets)
         if self.knows_buckets:
             value["knowsBuckets"] = True
         return json.dumps(value, separators=(",", ":")).encode()
@@ -462,14 +466,22 @@ class ConsumerRecord:
     def decode(data: bytes) -> ConsumerRecord:
         try:
             value = json.loads(data)
-            shares = value.get("assignedBuckets", {})
             return ConsumerRecord(
                 value["consumerName"],
                 SubscriptionKind(value["consumerType"]),
                 _ids(value.get("assignedSegments", ())),
                 _ids(value.get("finishedSegments", ())),
-                {SegmentId(int(key)): tuple(map(int, numbers)) for key, numbers in shares.items()},
+                _buckets_by_segment(value.get("assignedBuckets", {})),
                 value.get("knowsBuckets", False) is True,
+                _buckets_by_segment(value.get("finishedBuckets", {})),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadRecord(f"the stored record of a consumer cannot be read: {error!r}") from error
+
+
+def _by_segment(buckets: Mapping[SegmentId, Iterable[int]]) -> dict[str, list[int]]:
+    return {str(key): list(numbers) for key, numbers in buckets.items()}
+
+
+def _buckets_by_segment(value: Mapping[str, Iterable[int]]) -> dict[SegmentId, tuple[int, ...]]:
+    return {SegmentId(int(key)): tuple(map(int, numbers)) for key, numbers in value.items()}

@@ -16,6 +16,7 @@ from anabranch.model.cut import (
     Cut,
     MessagePosition,
     Place,
+    at_end,
     behind,
     uncovered,
 )
@@ -300,6 +301,29 @@ def test_positions_of_entry_buckets_are_merged_one_by_one() -> None:
     assert Cut.merge(buckets(3), buckets(1, 5)) == buckets(3, 5)
     with pytest.raises(BadCheckpoint, match="entry buckets"):
         Cut.merge(buckets(1, 2), buckets(1, 2, 3))
+
+
+def test_buckets_that_were_read_to_the_end_by_several_are_the_whole_segment() -> None:
+    def buckets(*where: MessagePosition) -> Cut:
+        return Cut((Place(SegmentId(0), WHOLE, 0, where),))
+
+    end, here = at_end(7), (1, 5, 0)
+    over = Cut((Place(SegmentId(0), WHOLE, 0).over(7),))
+    assert Cut.merge(buckets(end, here), buckets(here, end)) == over
+    assert Cut.merge(buckets(end, here), buckets((1, 9, 0))) == buckets(end, (1, 9, 0))
+    assert Cut.merge(buckets(at_end(), here), buckets(here, end)) == over
+    assert Cut.decode(buckets(end, here).encode()) == buckets(end, here)
+    assert Cut.merge(buckets(end, here), over) == over
+
+
+def test_positions_that_are_equal_are_one() -> None:
+    """So a cut of readers of whole segments is what it always was."""
+    here = (1, 5, 0)
+    one = Cut((Place(SegmentId(0), WHOLE, 0, (here,)),))
+    assert Cut((Place(SegmentId(0), WHOLE, 0, (here, here, here)),)) == one
+    assert (
+        one.encode() == b'{"places":[{"at":[[1,5,0]],"epoch":0,"range":"0000-ffff","segment":0}],"version":1}'
+    )
 
 
 def test_chunks_are_read_again_for_whoever_came_further() -> None:

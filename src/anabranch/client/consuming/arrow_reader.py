@@ -122,10 +122,13 @@ class ArrowReader:
 
     def _source(self, entry: ReceivedEntry) -> columns.Entry | None:
         """An entry in the form that the kernels need; None if it cannot be read, which the next batch reports."""
-        words = words_of(entry.wanted) if entry.wanted >= 0 else ()
+        words: Sequence[int] = words_of(entry.wanted) if entry.wanted >= 0 else ()
         try:
             if entry.fault is not None:
                 raise entry.fault
+            if entry.chooses is not None and self._wanted is None:
+                words = words_of(entry.choose()) or (0,)
+                return columns.Entry(entry.ledger, entry.entry, entry.raw, words, entry.unpacked())
             if not entry.metadata.encryption_keys and not entry.chunks:
                 # An entry that was unpacked already, for messages read one by one, is unpacked again.
                 return columns.Entry(entry.ledger, entry.entry, entry.raw, words)
@@ -136,7 +139,8 @@ class ArrowReader:
             if entry.skips_failures:
                 entry.owner.ack_entry(entry)
             elif decryption is not None and decryption.on_failure == "deliver":
-                return columns.Entry(entry.ledger, entry.entry, _as_it_is(entry))
+                if entry.chooses is None or entry.choose():
+                    return columns.Entry(entry.ledger, entry.entry, _as_it_is(entry))
             else:
                 self._errors.append(error)
         except AnabranchError as error:

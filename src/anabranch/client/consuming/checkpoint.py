@@ -1,7 +1,8 @@
 """A checkpoint consumer: reads without a cursor at the broker, from the position that its application gives.
 
 Alone it reads every segment, children after all of their ancestors. In a group the controller assigns segments, and the
-consumer reports the sealed ones that it has read to their end, so that their children can follow.
+consumer reports the sealed ones that it has read to their end, so that their children can follow. Where members share a
+segment by its entry buckets, each reads and reports its own, and filters by key what lies across.
 
 Its progress is a place for each segment: where its reader began, moved by the last entry that was opened for the
 application, less what is left of that entry. Nothing is noted for single messages.
@@ -10,6 +11,7 @@ application, less what is left of that entry. Nothing is noted for single messag
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from anabranch.client.acking.core.state import Until
@@ -20,16 +22,39 @@ from anabranch.client.consuming.segment import SegmentConsumer, SubscribeOptions
 from anabranch.client.errors import DataLost, TopicMadeAgain
 from anabranch.client.message import Message, ReceivedEntry
 from anabranch.client.transport.attachment import Backoff
-from anabranch.client.transport.controller_session import Assigned, Assignments, ControllerSession
-from anabranch.model.cut import Cut, MessagePosition, Place
+from anabranch.client.transport.controller_session import (
+    ALL_BUCKETS,
+    Assigned,
+    Assignments,
+    ControllerSession,
+)
+from anabranch.model import buckets
+from anabranch.model.buckets import Splits
+from anabranch.model.cut import Cut, MessagePosition, Place, at_end, is_at_end
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.resuming import Gap, check_topic, epoch_of, gaps_of, resume
 from anabranch.model.segment_consumers import segment_consumer
 from anabranch.model.segments import SegmentId
+from anabranch.model.wanted import Part, Wanted
 from anabranch.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+# The numbers of entry buckets of one segment; none of them stands for all.
+Buckets = tuple[int, ...]
+
+
+def _way(assigned: Assigned) -> tuple[str, Buckets]:
+    """How a segment is to be read: from which topic, and which of its buckets."""
+    is_all = len(assigned.own_buckets) == len(assigned.bucket_ranges)
+    return assigned.topic, () if is_all else assigned.own_buckets
+
+
+def _wanted(splits: Splits, own: Buckets, positions: tuple[MessagePosition, ...]) -> Wanted:
+    ranges = buckets.ranges(splits)
+    return Wanted.joined(Part(ranges[n], positions[n]) for n in sorted(own) if not is_at_end(positions[n]))
 
 
 class CheckpointConsumer(Consumer):
@@ -47,6 +72,7 @@ class CheckpointConsumer(Consumer):
         # read from the earliest message on has no place until it has a position.
         self._places: dict[SegmentId, Place] = {}
         self._fresh: dict[SegmentId, Place] = {}
+        self._splits: dict[SegmentId, Splits] = {}  # Of the segments in `_parts`.
         self._opened: dict[SegmentId, ReceivedEntry] = {}  # The last opened entry of each.
         self._given: dict[
             SegmentConsumer, ReceivedEntry
@@ -56,8 +82,10 @@ class CheckpointConsumer(Consumer):
         self._ending: list[SegmentConsumer] = []
         self._asking = 0
         self._assignment: Assignments = {}
-        self._read_as: dict[SegmentId, Assigned] = {}  # In a group.
-        self._unreported: set[SegmentId] = set()
+        self._read_as: dict[SegmentId, tuple[str, Buckets]] = {}  # In a group.
+        # The entry buckets that it reads of a segment, where these have positions of their own.
+        self._parts: dict[SegmentId, Buckets] = {}
+        self._unreported: set[tuple[SegmentId, int]] = set()
         self._reporting: asyncio.Task[None] | None = None
         self._session: ControllerSession | None = None
         if group is not None:
@@ -70,6 +98,7 @@ class CheckpointConsumer(Consumer):
                 self._assigned,
                 self._fail,
                 Backoff(setup.chance),
+                knows_buckets=True,
             )
 
     @property
@@ -208,17 +237,48 @@ class CheckpointConsumer(Consumer):
     def _place(self, number: SegmentId) -> Place | None:
         """Where the application is in a segment; None if it has no position yet and begins at the earliest message."""
         place, entry = self._places.get(number), self._opened.get(number)
+        if number in self._parts:
+            return self._place_of_part(number, entry)
         if entry is None:
             return place
-        place = place or self._fresh[number]
+        return (place or self._fresh[number]).moved(*self._reached(entry))
+
+    def _reached(self, entry: ReceivedEntry) -> tuple[MessagePosition, tuple[int, int] | None]:
+        """Where the application is in the segment of its last entry, and where incomplete chunks begin."""
         # For a message with missing chunks, the other chunks lie behind this place.
         if not self._inbox.ready_of(entry.owner):
-            return place.moved((entry.ledger, entry.entry + 1, 0), entry.resume)
+            return (entry.ledger, entry.entry + 1, 0), entry.resume
         chunks_from = min((*entry.chunks, *([entry.resume] if entry.resume else [])), default=None)
-        return place.moved((entry.ledger, entry.entry, max(0, self._ready[-1].index)), chunks_from)
+        return (entry.ledger, entry.entry, max(0, self._ready[-1].index)), chunks_from
+
+    def _place_of_part(self, number: SegmentId, entry: ReceivedEntry | None) -> Place | None:
+        """The same where only some buckets are read: the others stay where they were."""
+        place, reader, own = self._places.get(number), self._segments[number], self._parts[number]
+        at, chunks_from = (None, None) if entry is None else self._reached(entry)
+        if not reader.queued:
+            # Entries of other buckets were passed, too.
+            passed, open_chunks = reader.passed
+            if passed is not None and (at is None or passed >= at):
+                at, chunks_from = passed, open_chunks
+        if at is None:
+            return place
+        place = place or self._fresh[number]
+        count = self._bucket_count(number)
+        positions = list(place.each(count))
+        if all(at <= positions[bucket] for bucket in own):
+            return place
+        for bucket in own:
+            positions[bucket] = max(positions[bucket], at)
+        if len(own) < count and place.chunks_from is not None:
+            chunks_from = min(place.chunks_from, chunks_from or place.chunks_from)
+        return place.standing(tuple(positions), chunks_from)
+
+    def _bucket_count(self, number: SegmentId) -> int:
+        return len(self._splits[number]) + 1
 
     def _cut(self) -> Cut:
-        places = {number: place for number in self._opened if (place := self._place(number)) is not None}
+        begun = {**self._opened, **self._parts}
+        places = {number: place for number in begun if (place := self._place(number)) is not None}
         return Cut(tuple({**self._places, **places}.values()), self._topic_id)
 
     def _tidy(self) -> None:
@@ -265,10 +325,16 @@ class CheckpointConsumer(Consumer):
             known = self._watch.layout.segments.get(number)
             if place.is_over and not place.sealed_epoch and known is not None:
                 self._places[number] = place.over(known.sealed_epoch)
+            elif len(place.at) > 1 and known is not None and known.is_sealed:
+                end = at_end(known.sealed_epoch)
+                at = tuple(end if is_at_end(one) else one for one in place.at)
+                self._places[number] = replace(place, at=at)
 
     def _assigned(self, assigned: Assignments) -> None:
         self._assignment = assigned
-        for number in [n for n in self._segments if assigned.get(n) != self._read_as[n]]:
+        for number in [
+            n for n in self._segments if n not in assigned or _way(assigned[n]) != self._read_as[n]
+        ]:
             if self._is_pruned(number) and (gaps := self._unread(number)):
                 self._fail(DataLost.of(self.topic, gaps))
             self._release(number)
@@ -284,30 +350,53 @@ class CheckpointConsumer(Consumer):
             start = resume(layout, self._start).places
             for number in news:
                 place = self._places.get(number) or start[number]
+                topic, own = way = _way(self._assignment[number])
                 if place is not None and place.is_over:
                     self._report(number)
+                elif (
+                    place is not None
+                    and len(place.at) > 1
+                    and own
+                    and all(is_at_end(place.at[n]) for n in own)
+                ):
+                    self._report(number, own)
                 else:
                     known = self._start.get(number) is not None or number in self._roots
-                    self._read_as[number] = self._assignment[number]
-                    self._open(number, self._assignment[number].topic, place, is_apart=not known)
+                    self._read_as[number] = way
+                    self._open(number, topic, place, is_apart=not known, own=own)
         self._tidy()
         for number in [n for n, place in self._places.items() if place.is_over and n not in layout.segments]:
             del self._places[number]
 
-    def _open(self, number: SegmentId, topic: str, place: Place | None, *, is_apart: bool) -> None:
-        fresh = Place.of(self._watch.layout.segment(number), is_apart=is_apart)
+    def _open(
+        self, number: SegmentId, topic: str, place: Place | None, *, is_apart: bool, own: Buckets = ()
+    ) -> None:
+        """`own` are the buckets to read; none for all of them."""
+        segment = self._watch.layout.segment(number)
+        fresh = Place.of(segment, is_apart=is_apart)
         self._fresh[number] = fresh
         if place is not None and number not in self._places:
             listed = self._start.get(number) is not None
             self._places[number] = place if listed else fresh
+        start = None if place is None else place.first
+        wanted: Wanted | None = None
+        if own or (place is not None and len(place.at) > 1):
+            own = own or tuple(range(segment.bucket_count))
+            self._parts[number], self._splits[number] = own, segment.bucket_splits
+            wanted = _wanted(segment.bucket_splits, own, (place or fresh).each(segment.bucket_count))
+            start = None if place is None else wanted.start
+        chunks_from = None if place is None else place.chunks_from
+        if start is not None and chunks_from is not None and chunks_from >= start[:2]:
+            chunks_from = None  # They are of messages in other buckets, which stand further on.
         name = segment_consumer(self.consumer_name, number)
         suffix = f"{self._chance.getrandbits(32):08x}"
         self._read(
             number,
             topic,
             SubscribeOptions(f"reader-{suffix}", pb.CommandSubscribe.Exclusive, name, is_durable=False),
-            start=None if place is None else place.at[0],
-            chunks_from=None if place is None else place.chunks_from,
+            start=start,
+            chunks_from=chunks_from,
+            wanted=wanted,
             ended=self._ended,
             may_be_gone=self._is_pruned,
             lost=self._lost,
@@ -322,6 +411,8 @@ class CheckpointConsumer(Consumer):
         self._opened.pop(number, None)
         self._given.pop(self._segments[number], None)
         self._read_as.pop(number, None)
+        self._parts.pop(number, None)
+        self._splits.pop(number, None)
         del self._fresh[number]
         super()._release(number)
 
@@ -363,15 +454,24 @@ class CheckpointConsumer(Consumer):
             number = reader.segment
             if self._segments.get(number) is reader:
                 known = self._watch.layout.segments.get(number)
+                sealed_epoch = known.sealed_epoch if known is not None else 0
                 place = self._places.get(number) or self._fresh[number]
+                own = self._parts.get(number, ())
+                done = place.over(sealed_epoch)
+                if own:
+                    positions = list(place.each(self._bucket_count(number)))
+                    for bucket in own:
+                        positions[bucket] = at_end(sealed_epoch)
+                    done = place.standing(tuple(positions), place.chunks_from)
                 self._release(number)
-                self._places[number] = place.over(known.sealed_epoch if known is not None else 0)
-                self._report(number)
+                self._places[number] = done
+                self._report(number, () if done.is_over else own)
         self._layout_changed()
 
-    def _report(self, number: SegmentId) -> None:
+    def _report(self, number: SegmentId, own: Buckets = ()) -> None:
+        """Tells the controller that the segment was read to its end, or these buckets of it."""
         if self._session is not None:
-            self._unreported.add(number)
+            self._unreported |= {(number, 1 + n) for n in own} or {(number, ALL_BUCKETS)}
             if self._reporting is None or self._reporting.done():
                 self._reporting = asyncio.create_task(
                     self._go_on_reporting(self._session)
@@ -381,6 +481,15 @@ class CheckpointConsumer(Consumer):
         """Repeats until the controller has received every finished segment."""
         backoff = Backoff(self._chance)
         while self._unreported:
+            # Buckets mean nothing to a controller that does not share the segment, as one of an earlier release.
+            self._unreported = {
+                (number, which)
+                for number, which in self._unreported
+                if which == ALL_BUCKETS
+                or (number in self._assignment and self._assignment[number].own_buckets)
+            }
+            if not self._unreported:
+                break
             now = sorted(self._unreported)
             if await session.report_finished(now):
                 self._unreported.difference_update(now)

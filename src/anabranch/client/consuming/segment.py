@@ -169,6 +169,12 @@ class SegmentConsumer:
         return bool(self._subscription.bucket_ranges)
 
     @property
+    def passed(self) -> tuple[MessagePosition | None, tuple[int, int] | None]:
+        """How far a reader has come once the application has taken everything: what lies before it is not to be read
+        again, but for chunks from the second place on."""
+        return self.position, None if self._chunks is None else self._chunks.first
+
+    @property
     def queued(self) -> int:
         """Messages in the inbox."""
         return self._queued + self._inbox.ready_of(self)
@@ -449,6 +455,9 @@ class SegmentConsumer:
             whole.resume = self._chunks.first
         if whole is not None and self._given_until is not None and self._was_given(whole):
             whole = None
+        if whole is not None and self._wanted is not None:
+            at = (whole.ledger, whole.entry)
+            whole.chooses = None if self._wanted.has_all(span_of(whole.metadata), at) else self._wanted
         waiting = 0 if whole is None else whole.waiting
         if waiting < sent:
             life.window.taken(sent - waiting)

@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 
 C = pb.BaseCommand
 
+# In reports of finished segments.
+ALL_BUCKETS = 0
+
 # A report without an answer is sent again after this time.
 REPORT_MAX_S = 30.0
 
@@ -178,9 +181,9 @@ class ControllerSession:
         else:
             self._failed(error)
 
-    async def report_finished(self, segments: Iterable[SegmentId]) -> bool:
+    async def report_finished(self, finished: Iterable[tuple[SegmentId, int]]) -> bool:
         """Reports to the controller that sealed segments have been read to their end; returns whether the report
-        arrived."""
+        arrived. Beside each segment is ALL_BUCKETS, or 1 + the number of one of its buckets."""
         registered = self._registered
         if registered is None or registered.over.done():
             return False
@@ -193,7 +196,9 @@ class ControllerSession:
                     "ack",
                     consumer_id=registered.number,
                     ack_type=pb.CommandAck.Individual,
-                    message_id=[pb.MessageIdData(ledgerId=segment, entryId=0) for segment in segments],
+                    message_id=[
+                        pb.MessageIdData(ledgerId=segment, entryId=which) for segment, which in finished
+                    ],
                 )
         except (AnabranchError, TimeoutError) as error:
             log.debug("reporting finished segments failed: %s", error)

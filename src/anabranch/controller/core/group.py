@@ -36,6 +36,8 @@ class MemberSession:
     # The buckets that it has of those of the assigned segments that are shared.
     shares: Mapping[SegmentId, Buckets] = field(default_factory=dict)
     finished: frozenset[SegmentId] = frozenset()  # Only in a CHECKPOINT group.
+    # Only there: the buckets that it has read to the end, of segments that are not in `finished`.
+    finished_buckets: Mapping[SegmentId, frozenset[int]] = field(default_factory=dict)
     knows_buckets: bool = False  # Whether its client can share a segment.
 
     @property
@@ -44,7 +46,10 @@ class MemberSession:
 
     def record(self, kind: SubscriptionKind) -> ConsumerRecord:
         finished = tuple(sorted(self.finished))
-        return ConsumerRecord(self.name, kind, self.assigned, finished, self.shares, self.knows_buckets)
+        buckets = {number: tuple(sorted(found)) for number, found in sorted(self.finished_buckets.items())}
+        return ConsumerRecord(
+            self.name, kind, self.assigned, finished, self.shares, self.knows_buckets, buckets
+        )
 
     def holding(self) -> dict[SegmentId, Buckets]:
         """What it has of each segment assigned to it, in range order."""
@@ -96,8 +101,41 @@ class ConsumerGroup:
 
     @property
     def finished(self) -> frozenset[SegmentId]:
-        """The segments that any member finished; each of these is stored with a member's session."""
-        return frozenset().union(*(s.finished for s in self.sessions.values()))
+        """The segments that any member finished, or several together; each fact is stored with a member's session."""
+        whole = frozenset().union(*(s.finished for s in self.sessions.values()))
+        segments = self.layout.segments
+        return whole | {
+            number
+            for number, found in self.finished_buckets.items()
+            if number in segments and len(found) >= segments[number].bucket_count
+        }
+
+    @property
+    def finished_buckets(self) -> dict[SegmentId, frozenset[int]]:
+        """The buckets that any member finished, of segments that it shared."""
+        found: dict[SegmentId, frozenset[int]] = {}
+        for session in self.sessions.values():
+            for number, buckets in session.finished_buckets.items():
+                found[number] = found.get(number, frozenset()) | buckets
+        return found
+
+    def told(self, session: MemberSession) -> tuple[tuple[SegmentId, ...], Mapping[SegmentId, Buckets]]:
+        """What the session's client is told of its assignment: segments, and its buckets of those that it shares.
+
+        The members of a checkpoint group are not told of buckets that are finished. Other clients do not learn which
+        buckets are theirs.
+        """
+        if self.kind is not SubscriptionKind.CHECKPOINT or not session.shares:
+            return session.assigned, session.shares
+        over = self.finished_buckets
+        shares = {
+            number: tuple(bucket for bucket in buckets if bucket not in over.get(number, ()))
+            for number, buckets in session.shares.items()
+        }
+        numbers = tuple(
+            number for number in session.assigned if shares.get(number, UNSHARED) or number not in shares
+        )
+        return numbers, {number: buckets for number, buckets in shares.items() if buckets}
 
     @property
     def done(self) -> frozenset[SegmentId]:
@@ -114,17 +152,14 @@ class ConsumerGroup:
 
     def room(self, segment: Segment) -> int:
         """How many consumers that know buckets can read the segment at once."""
-        # The members of a checkpoint group have no cursor in common: nothing would withhold a bucket that moves.
-        if self.kind is SubscriptionKind.CHECKPOINT or (segment.is_sealed and not self.shares_sealed):
+        if segment.is_sealed and not self.shares_sealed:
             return 1
         return segment.bucket_count
 
     @property
     def knows_buckets(self) -> bool:
         """Whether all its present consumers can share segments."""
-        return self.kind is not SubscriptionKind.CHECKPOINT and all(
-            session.knows_buckets for session in self.sessions.values()
-        )
+        return all(session.knows_buckets for session in self.sessions.values())
 
     @property
     def alone(self) -> frozenset[SegmentId]:
@@ -186,7 +221,11 @@ def _reassigned(
     if changed == session:
         return session
     # The record is written anyway, so facts about pruned segments are dropped now and cause no write of their own.
-    return replace(changed, finished=session.finished & layout.segments.keys())
+    return replace(
+        changed,
+        finished=session.finished & layout.segments.keys(),
+        finished_buckets={n: b for n, b in session.finished_buckets.items() if n in layout.segments},
+    )
 
 
 def _heirs(layout: SegmentLayout, last: Mapping[SegmentId, Holders]) -> dict[SegmentId, tuple[str, ...]]:

@@ -96,10 +96,12 @@ class Undrained:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A member of a CHECKPOINT group has read these segments to their end."""
+    """A member of a CHECKPOINT group has read these segments to their end, and these buckets of others that it
+    shares."""
 
     name: str
     segments: frozenset[SegmentId]
+    buckets: Mapping[SegmentId, frozenset[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,10 +271,10 @@ def step(group: ConsumerGroup, event: Event) -> tuple[ConsumerGroup, list[Effect
             known = segments & group.layout.segments.keys()
             return _settle(group, replace(group, drained=group.drained | known))
         case Undrained(segments):
-            sessions = {n: replace(s, finished=s.finished - segments) for n, s in group.sessions.items()}
+            sessions = {n: _without_finished(s, segments) for n, s in group.sessions.items()}
             return _settle(group, replace(group, drained=group.drained - segments, sessions=sessions))
-        case Finished(name, segments):
-            return _finished(group, segments, by=name)
+        case Finished(name, segments, buckets):
+            return _finished(group, segments, by=name, buckets=buckets)
         case SubscriptionDeleted():
             return _deleted(group)
         case _:
@@ -289,6 +291,7 @@ def _restored(group: ConsumerGroup, event: Restored) -> tuple[ConsumerGroup, lis
             assigned=record.assigned,
             shares=record.shares,
             finished=frozenset(record.finished),
+            finished_buckets={n: frozenset(found) for n, found in record.finished_buckets.items()},
             knows_buckets=record.knows_buckets,
         )
         for record in records
@@ -344,7 +347,7 @@ def _joined(group: ConsumerGroup, event: Joined) -> tuple[ConsumerGroup, list[Ef
         # Another release of its client: the shares change, or may.
         back, more = _settle(group, back, joined=name)
         return back, effects + more
-    effects.append(JoinAnswer(name, epoch, resumed.assigned, resumed.shares))
+    effects.append(JoinAnswer(name, epoch, *back.told(resumed)))
     return back, effects
 
 
@@ -378,11 +381,16 @@ def _without(group: ConsumerGroup, leaver: MemberSession) -> tuple[ConsumerGroup
         # Nothing of the group is stored any more: the next members bring their own positions.
         rest = replace(rest, drained=frozenset())
     orphaned = (leaver.finished & group.layout.segments.keys()) - rest.finished
-    if not orphaned or not sessions:
+    known = rest.finished_buckets
+    buckets = {
+        number: found - known.get(number, frozenset())
+        for number, found in leaver.finished_buckets.items()
+        if number in group.layout.segments and number not in rest.finished | orphaned
+    }
+    if not (orphaned or any(buckets.values())) or not sessions:
         return _settle(group, rest)
     assert group.kind is not None
-    heir = sessions[min(sessions)]
-    heir = replace(heir, finished=heir.finished | orphaned)
+    heir = _with_finished(sessions[min(sessions)], orphaned, buckets)
     sessions[heir.name] = heir
     # The heir is stored before the leaver's record is removed, so that a new leader learns the fact at any moment; and
     # it is stored with the heir's old assignment, because the leaver's record still stands.
@@ -391,15 +399,45 @@ def _without(group: ConsumerGroup, leaver: MemberSession) -> tuple[ConsumerGroup
     return settled, [StoreSession(heir.record(group.kind)), *effects]
 
 
+def _with_finished(
+    session: MemberSession, segments: frozenset[SegmentId], buckets: Mapping[SegmentId, frozenset[int]]
+) -> MemberSession:
+    found = dict(session.finished_buckets)
+    for number, more in buckets.items():
+        if more:
+            found[number] = found.get(number, frozenset()) | more
+    finished = session.finished | segments
+    return replace(
+        session,
+        finished=finished,
+        finished_buckets={number: more for number, more in found.items() if number not in finished},
+    )
+
+
+def _without_finished(session: MemberSession, segments: frozenset[SegmentId]) -> MemberSession:
+    kept = {number: found for number, found in session.finished_buckets.items() if number not in segments}
+    return replace(session, finished=session.finished - segments, finished_buckets=kept)
+
+
 def _finished(
-    group: ConsumerGroup, segments: frozenset[SegmentId], by: str
+    group: ConsumerGroup,
+    segments: frozenset[SegmentId],
+    by: str,
+    buckets: Mapping[SegmentId, frozenset[int]] | None = None,
 ) -> tuple[ConsumerGroup, list[Effect]]:
     if group.kind is not SubscriptionKind.CHECKPOINT or not group.sessions:
         return _settle(group, group)
     # A member that has left meanwhile still read them to their end: any member keeps the fact.
     session = group.sessions[by if by in group.sessions else min(group.sessions)]
-    news = (segments & group.layout.segments.keys()) - group.finished
-    session = replace(session, finished=session.finished | news)
+    known, over = group.finished_buckets, group.finished
+    news = (segments & group.layout.segments.keys()) - over
+    parts: dict[SegmentId, frozenset[int]] = {}
+    for number, found in (buckets or {}).items():
+        segment = group.layout.segments.get(number)
+        if segment is not None and number not in over | news:
+            there = found & set(range(segment.bucket_count))
+            parts[number] = frozenset(there) - known.get(number, frozenset())
+    session = _with_finished(session, news, parts)
     return _settle(group, replace(group, sessions={**group.sessions, session.name: session}))
 
 
@@ -437,13 +475,14 @@ def _settle(
     news: list[tuple[bool, bool, str, MemberSession]] = []
     for name, session in after.sessions.items():
         old = before.sessions.get(name)
-        if old is not None and _told(old) != _told(session) and session.is_connected and name != joined:
+        is_told = old is not None and _told(before, old) == _told(after, session)
+        if old is not None and not is_told and session.is_connected and name != joined:
             news.append((session.gains_over(old), not old.gains_over(session), name, session))
     for *_, s in sorted(news, key=lambda one: one[:3]):  # Consumers that lose come first here, too.
-        effects.append(Push(s.link, s.consumer_id, after.layout.epoch, s.assigned, s.shares))
+        effects.append(Push(s.link, s.consumer_id, after.layout.epoch, *after.told(s)))
     if joined is not None:
         answered = after.sessions[joined]
-        effects.append(JoinAnswer(joined, after.layout.epoch, answered.assigned, answered.shares))
+        effects.append(JoinAnswer(joined, after.layout.epoch, *after.told(answered)))
     if before.watched != after.watched:
         effects.append(WatchDrain(after.watched))
     if after.alone and (not after.settling or after.alone - before.alone):
@@ -455,9 +494,11 @@ def _settle(
     return after, effects
 
 
-def _told(session: MemberSession) -> tuple[tuple[SegmentId, ...], set[SegmentId]]:
-    """What its client knows of its assignment: that a segment is shared, and not which of the buckets are its own."""
-    return session.assigned, set(session.shares)
+def _told(group: ConsumerGroup, session: MemberSession) -> tuple[object, object]:
+    """What its client knows of its assignment: that a segment is shared, and not which of the buckets are its own,
+    unless it is of a checkpoint group."""
+    numbers, shares = group.told(session)
+    return numbers, shares if group.kind is SubscriptionKind.CHECKPOINT else set(shares)
 
 
 def _stores(before: ConsumerGroup, after: ConsumerGroup) -> list[StoreSession]:
@@ -484,7 +525,8 @@ def _stores(before: ConsumerGroup, after: ConsumerGroup) -> list[StoreSession]:
 
 
 def _stored(session: MemberSession) -> tuple[object, ...]:
-    return session.assigned, session.shares, session.finished, session.knows_buckets
+    finished = session.finished, session.finished_buckets
+    return session.assigned, session.shares, finished, session.knows_buckets
 
 
 def _gives_away(old: MemberSession, session: MemberSession, after: ConsumerGroup) -> bool:

@@ -51,13 +51,14 @@ async def reads_as(script: ScriptedBroker, kind: int, times: int) -> None:
     assert [one.subType for one in script.subscriptions if one.topic == ONE][-1] == kind
 
 
-async def test_a_stream_says_that_it_knows_buckets_and_a_group_member_does_not(
+async def test_a_stream_and_a_group_member_say_that_they_know_buckets(
     script: ScriptedBroker, client: Client
 ) -> None:
     async with await open_stream(script, client, {1: 0}):
         assert script.sessions[-1][1].anabranch_knows_buckets
         async with client.checkpoint_consumer(TOPIC, group="g", start="earliest"):
-            assert not script.sessions[-1][1].anabranch_knows_buckets
+            assert script.sessions[-1][1].consumer_type == pb.CHECKPOINT
+            assert script.sessions[-1][1].anabranch_knows_buckets
 
 
 @pytest.mark.parametrize("count", [2, 7])

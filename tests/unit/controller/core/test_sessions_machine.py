@@ -119,7 +119,7 @@ class Sessions(RuleBasedStateMachine):
             case JoinAnswer(name, epoch, segments, shares):
                 assert name == self.joining
                 assert epoch == self.layout.epoch
-                assert (segments, shares) == (self.store[name].assigned, self.store[name].shares)
+                assert (segments, shares) == self.group.told(self.group.sessions[name])
                 self.tell(self.links[name], segments, set(shares))
             case StartGrace(name, timer):
                 assert timer > max(self.timers.values(), default=0)
@@ -157,8 +157,13 @@ class Sessions(RuleBasedStateMachine):
     def tell(self, link: Link, segments: tuple[SegmentId, ...], shared: set[SegmentId]) -> None:
         if segments:
             assert self.links[link[0]] == link, "a connection that was taken over hears of segments"
-            assert self.store[link[0]].assigned == segments, "told what is not stored"
-            assert set(self.store[link[0]].shares) == shared, "told what is not stored"
+            stored = self.store[link[0]]
+            # Members of a checkpoint group are not told of what is finished.
+            is_stream = self.kind is SubscriptionKind.STREAM
+            assert stored.assigned == segments or not (is_stream or set(segments) - set(stored.assigned)), (
+                "told what is not stored"
+            )
+            assert stored.shares.keys() & set(segments) == shared, "told what is not stored"
         was_shared = any(self.told_shared.values())
         self.told[link], self.told_shared[link] = segments, shared
         if not was_shared and not any(record.shares for record in self.store.values()):
@@ -330,6 +335,29 @@ class Sessions(RuleBasedStateMachine):
             if not self.happen(event, death):
                 assert before <= self.drained & standing <= before | {number}
 
+    @precondition(lambda self: self.kind is SubscriptionKind.CHECKPOINT and self.group.sessions)
+    @rule(at=picks, bucket=picks, death=deaths)
+    def finish_a_bucket(self, at: int, bucket: int, death: int | None) -> None:
+        """The last of a segment's buckets finishes the segment, whichever members had the others."""
+        sharers = [
+            (name, n)
+            for name, s in sorted(self.group.sessions.items())
+            for n in s.shares
+            if n in self.layout.segments and self.layout.segment(n).is_sealed
+        ]
+        if not sharers:
+            return
+        name, number = sharers[at % len(sharers)]
+        own = self.group.sessions[name].shares[number]
+        bucket = own[bucket % len(own)]
+        known = self.group.finished_buckets.get(number, frozenset()) | {bucket}
+        is_last = len(known) == self.layout.segment(number).bucket_count
+        if is_last:
+            self.drained.add(number)
+        if self.happen(Finished(name, frozenset(), {number: frozenset({bucket})}), death):
+            assert (number in self.group.finished) is is_last
+            assert is_last or self.group.finished_buckets[number] == known
+
     @precondition(lambda self: self.kind is SubscriptionKind.STREAM and self.drained)
     @rule(at=picks, death=deaths)
     def seek_back(self, at: int, death: int | None) -> None:
@@ -413,7 +441,6 @@ class Sessions(RuleBasedStateMachine):
                 segment = self.layout.segment(number)
                 assert sorted(n for share in shares for n in share) == list(range(segment.bucket_count))
                 assert segment.is_active or self.shares_sealed, "a sealed segment is shared"
-                assert self.kind is SubscriptionKind.STREAM
         assert held <= set(ready)
         for number in held:
             self.check_order(number)
@@ -451,8 +478,9 @@ class Sessions(RuleBasedStateMachine):
         assert self.timers == away
         for name, session in self.group.sessions.items():
             if session.is_connected:
-                assert self.told[self.links[name]] == session.assigned
-                assert self.told_shared[self.links[name]] == set(session.shares)
+                segments, shares = self.group.told(session)
+                assert self.told[self.links[name]] == segments
+                assert self.told_shared[self.links[name]] == set(shares)
 
     @invariant()
     def what_something_waits_for_is_watched(self) -> None:

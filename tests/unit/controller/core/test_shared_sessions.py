@@ -10,6 +10,7 @@ from anabranch.controller.core.sessions import (
     Effect,
     Event,
     FenceSession,
+    Finished,
     GraceExpired,
     JoinAnswer,
     Joined,
@@ -206,10 +207,90 @@ def test_a_sealed_segment_is_read_whole_where_sharing_a_backlog_is_switched_off(
     assert room(story) == 1
 
 
-def test_the_members_of_a_checkpoint_group_have_whole_segments() -> None:
-    story = Story(one_segment(), join("ana", kind=CHECKPOINT), join("bo", kind=CHECKPOINT))
-    assert story.held == {"ana": {0: ()}, "bo": {}}
+# -- checkpoint groups
+
+
+def member(name: str, *, knows: bool = True) -> Joined:
+    return join(name, knows=knows, kind=CHECKPOINT)
+
+
+def finished(name: str, *buckets: int) -> Finished:
+    return Finished(name, frozenset(), {S0: frozenset(buckets)})
+
+
+def sealed(buckets: int = 4) -> SegmentLayout:
+    """Segment 0 is replaced by segment 1."""
+    return one_segment(buckets).rebucket(S0, 2 * buckets, 1)
+
+
+def test_the_members_of_a_checkpoint_group_share_and_are_told_their_buckets() -> None:
+    story = Story(one_segment(), member("ana"))
+    effects = story.then(member("bo"))
+    assert story.held == {"ana": {0: (0, 1)}, "bo": {0: (2, 3)}}
+    assert Push("ana-1", 7, 0, (S0,), {S0: (0, 1)}) in effects
+    assert JoinAnswer("bo", 0, (S0,), {S0: (2, 3)}) in effects
+    # Other than those of a stream, a member is told whenever its buckets change.
+    assert Push("bo-1", 7, 0, (S0,), {S0: (2,)}) in story.then(member("cy"))
+    assert room(story) == 4
+
+
+def test_members_that_do_not_know_buckets_have_whole_segments() -> None:
+    story = Story(one_segment(), member("java", knows=False), member("ana"), member("bo"))
+    shared = {name: held for name, held in story.held.items() if held}
+    assert shared == {"ana": {0: (0, 1)}, "bo": {0: (2, 3)}}
+    story = Story(one_segment(), member("java", knows=False), member("m1", knows=False))
+    assert story.held == {"java": {0: ()}, "m1": {}}
     assert room(story) == 1
+
+
+def test_children_are_read_once_all_buckets_of_a_segment_are_finished_by_whichever_members() -> None:
+    story = Story(sealed(), member("ana"), member("bo"))
+    assert story.held == {"ana": {0: (0, 1)}, "bo": {0: (2, 3)}}
+    effects = story.then(finished("ana", 0, 1))
+    # It is not told to read them again.
+    assert Push("ana-1", 7, 1, (), {}) in effects
+    assert ("ana", {0: (0, 1)}) in story.stored
+    assert story.group.finished == frozenset()
+    story.then(finished("bo", 2))
+    assert Push("bo-1", 7, 1, (S0,), {S0: (3,)}) in story.effects
+    story.then(finished("bo", 3))
+    assert story.group.finished == {S0}
+    assert {n for held in story.held.values() for n in held} == {1}
+
+
+def test_a_newcomer_is_not_told_of_buckets_that_others_have_finished() -> None:
+    story = Story(sealed(), member("ana"), member("bo"), finished("ana", 0, 1))
+    story.then(member("cy"), member("di"))
+    told = {name: story.group.told(session)[1] for name, session in story.group.sessions.items()}
+    assert sorted(bucket for shares in told.values() for bucket in shares.get(S0, ())) == [2, 3]
+
+
+def test_finished_buckets_outlive_their_reader_and_the_leader() -> None:
+    story = Story(sealed(), member("ana"), member("bo"), finished("ana", 0, 1))
+    story.then(left("ana"))
+    assert story.group.finished_buckets == {S0: {0, 1}}
+    records = tuple(
+        ConsumerRecord.decode(s.record(CHECKPOINT).encode()) for s in story.group.sessions.values()
+    )
+    new = Story(sealed(), Restored(records))
+    assert new.group.finished_buckets == {S0: {0, 1}}
+    new.then(finished("bo", 2, 3))
+    assert new.group.finished == {S0}
+
+
+def test_reports_of_buckets_that_there_are_not_count_for_nothing() -> None:
+    story = Story(sealed(), member("ana"), member("bo"))
+    before = story.group
+    story.then(finished("ana", 4, 9), Finished("bo", frozenset(), {SegmentId(99): frozenset({0})}))
+    assert story.group.finished_buckets == {}
+    assert story.group.sessions == before.sessions
+
+
+def test_a_group_without_members_has_finished_nothing() -> None:
+    story = Story(sealed(), member("ana"), member("bo"), finished("ana", 0, 1), left("ana"), left("bo"))
+    assert story.group.finished_buckets == {}
+    story.then(member("cy"))
+    assert story.held == {"cy": {0: ()}}
 
 
 @pytest.mark.parametrize(("names", "capacity"), [("", 4), ("a", 4), ("ab", 4), ("abM", 1)])

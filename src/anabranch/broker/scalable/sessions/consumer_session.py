@@ -85,9 +85,11 @@ class ConsumerSession:
                 segment_topic=str(segment.topic(self.topic)),
             )
             if segment.id in assignment.shared:
-                # All buckets, for every sharer the same. Which of them are its own is between the brokers.
+                # All buckets, for every sharer the same. Which of them are its own is between the brokers, where these
+                # choose what it is sent.
                 for bucket in buckets.ranges(segment.bucket_splits):
                     told.bucket_ranges.add(start=bucket.start, end=bucket.end)
+                told.anabranch_own_buckets.extend(assignment.own.get(segment.id, ()))
 
     def end(self) -> None:
         self.is_over = True

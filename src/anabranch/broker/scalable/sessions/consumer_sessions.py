@@ -4,7 +4,8 @@ The controller holds a session by the consumer's name, independently of connecti
 side of it. A session has an id from the same space as ordinary consumers, so that
 
 - CLOSE_CONSUMER with this id means "I leave": the segments go to others at once, not after the grace period;
-- ACK with this id reports, by their ids, sealed segments that a checkpoint consumer has read to their end.
+- ACK with this id reports, by their ids, sealed segments that a checkpoint consumer has read to their end; an entry
+  above 0 stands for one bucket of a segment that it shares, which has the number before it.
 
 A session follows its controller: to a new controller at this broker by itself, to another broker by redirecting the
 client.
@@ -132,7 +133,7 @@ class ConsumerSessions:
             request.consumer_name,
             _KINDS[request.consumer_type],
             session.send,
-            request.anabranch_knows_buckets or can_share(session.connection.peer_name),
+            request.anabranch_knows_buckets or _shares_by_version(session, request),
         )
         if not consumer.subscription or not consumer.name:
             raise NotAllowedError("a consumer registers with the names of its subscription and of itself")
@@ -273,8 +274,12 @@ class ConsumerSessions:
             await consumer.registered
             if session.sessions.get(consumer.id) is not consumer:
                 raise NotAllowedError("this consumer is not registered: it was refused, or has left")
-            numbers = [message.ledgerId for message in request.message_id]
-            await self._topics.finished(consumer.topic, consumer.subscription, consumer.name, numbers)
+            numbers = [message.ledgerId for message in request.message_id if not message.entryId]
+            parts: dict[int, set[int]] = {}
+            for message in request.message_id:
+                if message.entryId:
+                    parts.setdefault(message.ledgerId, set()).add(message.entryId - 1)
+            await self._topics.finished(consumer.topic, consumer.subscription, consumer.name, numbers, parts)
         except AnabranchError as error:
             answer.ackResponse.error = error.code or pb.UnknownError  # type: ignore[assignment]  # Of ServerError.
             answer.ackResponse.message = str(error)
@@ -351,6 +356,11 @@ class ConsumerSessions:
         if not session.connection.peer_features.supports_scalable_topics:
             # Pulsar's Java client looks for the controller again only when its connection is lost.
             session.close()
+
+
+def _shares_by_version(session: ScalableLink, request: pb.CommandScalableTopicSubscribe) -> bool:
+    """Whether a client shares that does not say so. Java's checkpoint consumers take no notice of buckets."""
+    return request.consumer_type == pb.STREAM and can_share(session.connection.peer_name)
 
 
 def _refusal(request_id: int, error: Exception) -> pb.BaseCommand:

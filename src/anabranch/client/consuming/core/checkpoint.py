@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final, Literal
 
-from anabranch.client.errors import BadArgument, Unsupported
+from anabranch.client.errors import BadArgument
 from anabranch.model.cut import Cut, Place
 from anabranch.model.layout import SegmentLayout
 
@@ -26,12 +26,7 @@ CLOCKS_APART_MS: Final = 60_000
 def begin_of(start: Start) -> Begin:
     """Parses `start`. Raises BadArgument, or BadCheckpoint, if it is no place to start from."""
     if isinstance(start, bytes | bytearray | memoryview):
-        cut = Cut.decode(bytes(start))
-        if any(len(place.at) > 1 for place in cut.places):
-            raise Unsupported(
-                "this checkpoint has positions for entry buckets, which this release does not read"
-            )
-        return cut
+        return Cut.decode(bytes(start))
     if isinstance(start, datetime):
         if start.tzinfo is None:
             raise BadArgument(

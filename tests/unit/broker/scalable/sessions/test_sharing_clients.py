@@ -47,6 +47,12 @@ def told(assignment: pb.ScalableConsumerAssignment) -> dict[int, list[tuple[int,
 
 async def joined(peer: Peer, name: str, consumer_id: int = 1) -> dict[int, list[tuple[int, int]]]:
     """As our own client joins."""
+    return told(await assigned(peer, name, consumer_id))
+
+
+async def assigned(
+    peer: Peer, name: str, consumer_id: int = 1, kind: int = pb.STREAM, *, knows: bool = True
+) -> pb.ScalableConsumerAssignment:
     answer = await peer.ask(
         C.SCALABLE_TOPIC_SUBSCRIBE,
         "scalableTopicSubscribe",
@@ -54,10 +60,10 @@ async def joined(peer: Peer, name: str, consumer_id: int = 1) -> dict[int, list[
         subscription="sub",
         consumer_name=name,
         consumer_id=consumer_id,
-        consumer_type=pb.STREAM,
-        anabranch_knows_buckets=True,
+        consumer_type=kind,
+        anabranch_knows_buckets=knows,
     )
-    return told(answer.scalableTopicSubscribeResponse.assignment)
+    return answer.scalableTopicSubscribeResponse.assignment
 
 
 async def attach(peer: Peer, consumer: str, consumer_id: int, kind: int) -> pb.BaseCommand:
@@ -129,6 +135,61 @@ async def test_java_tells_by_its_version_whether_it_can_share(lab: BrokerLab, br
     assert told((await master.register(ORDERS, "a")).assignment) == {0: []}
     assert told((await second.register(ORDERS, "b")).assignment) == {0: FOUR}
     assert told((await old.register(ORDERS, "c")).assignment) == {}, "it is given whole segments only"
+
+
+async def test_members_of_a_checkpoint_group_are_told_which_buckets_are_theirs(
+    lab: BrokerLab, broker: Broker
+) -> None:
+    one, two, three = [await lab.peer(broker, supports_scalable_topics=True) for _ in range(3)]
+    (alone,) = (await assigned(one, "a", kind=pb.CHECKPOINT)).segments
+    assert (told_own(alone), list(alone.bucket_ranges)) == ([], [])
+    (second,) = (await assigned(two, "b", kind=pb.CHECKPOINT)).segments
+    assert told_own(second) == [2, 3]
+    assert [(r.start, r.end) for r in second.bucket_ranges] == FOUR
+    assert [told_own(s) for s in (await one.assignment()).segments] == [[0, 1]]
+    # Two buckets for two, one of which gives one away: it is told, as it chooses messages itself.
+    (third,) = (await assigned(three, "c", kind=pb.CHECKPOINT)).segments
+    (left,) = (await two.assignment()).segments
+    assert sorted(told_own(left) + told_own(third)) == [2, 3]
+
+
+def told_own(segment: pb.ScalableAssignedSegment) -> list[int]:
+    return list(segment.anabranch_own_buckets)
+
+
+@pytest.mark.parametrize("version", [MASTER, V5])
+async def test_javas_checkpoint_consumers_have_whole_segments(
+    lab: BrokerLab, broker: Broker, version: str
+) -> None:
+    """Those of its master would read all of what they were to share, each of them."""
+    first, second = await lab.peer(broker, version), await lab.peer(broker, version)
+    assert told(await assigned(first, "a", kind=pb.CHECKPOINT, knows=False)) == {0: []}
+    assert told(await assigned(second, "b", kind=pb.CHECKPOINT, knows=False)) == {}
+
+
+async def test_a_member_reports_the_buckets_that_it_has_finished(lab: BrokerLab, broker: Broker) -> None:
+    one, two = [await lab.peer(broker, supports_scalable_topics=True) for _ in range(2)]
+    await assigned(one, "a", kind=pb.CHECKPOINT)
+    await assigned(two, "b", kind=pb.CHECKPOINT)
+    await topics_of(broker).split(TOPIC, 0)
+
+    async def report(peer: Peer, *buckets: int) -> None:
+        ack = pb.CommandAck(consumer_id=1, request_id=99, ack_type=pb.CommandAck.Individual)
+        for bucket in buckets:
+            ack.message_id.add(ledgerId=0, entryId=bucket + 1)
+        peer.send(C(type=C.ACK, ack=ack))
+        answer = await peer.receive(C.ACK_RESPONSE)
+        assert not answer.ackResponse.HasField("error")
+
+    await report(one, 0, 1)
+    await report(two, 2)
+    await report(two, 3)
+    found: set[int] = set()
+    for peer in (one, two):
+        while not (numbers := {*ids(await peer.assignment())}) & {1, 2}:
+            pass
+        found |= numbers
+    assert found == {1, 2}
 
 
 async def test_the_bytes_of_a_shared_assignment() -> None:

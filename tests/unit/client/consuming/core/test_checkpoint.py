@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from anabranch.client.consuming.core.checkpoint import begin_of, merge_checkpoints, unresolved
-from anabranch.client.errors import BadArgument, BadCheckpoint, Unsupported
+from anabranch.client.errors import BadArgument, BadCheckpoint
 from anabranch.model.cut import Cut, Place
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import WHOLE, SegmentId
@@ -35,10 +35,9 @@ def test_bytes_that_are_no_checkpoint_are_refused() -> None:
         begin_of(b"earliest")
 
 
-def test_positions_of_entry_buckets_are_for_a_later_release() -> None:
+def test_a_checkpoint_with_a_position_for_each_entry_bucket_is_a_start() -> None:
     cut = Cut((Place(SegmentId(0), WHOLE, 0, ((1, 1, 0), (1, 2, 0))),))
-    with pytest.raises(Unsupported, match="entry buckets"):
-        begin_of(cut.encode())
+    assert begin_of(cut.encode()) == cut
 
 
 def test_checkpoints_of_a_groups_members_make_one() -> None:
