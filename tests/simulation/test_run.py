@@ -51,6 +51,17 @@ def test_a_fault_put_into_the_load_balancer_is_found_within_a_few_dozen_seeds(sa
     pytest.fail("no seed shows it")
 
 
+@pytest.mark.parametrize(
+    "sabotage", [Sabotage.LEAVE_ORPHANS, Sabotage.CUT_FIRST], ids=lambda s: s.name.lower()
+)
+def test_such_a_fault_is_found_where_the_channel_is_a_topic_too(sabotage: Sabotage) -> None:
+    for seed in range(SABOTAGE_SEEDS):
+        kinds = (drawn(seed) | {TroubleKind.CHANNEL_TOPIC}) - {TroubleKind.BALANCER}
+        if not run(seed, sabotage=frozenset({sabotage}), kinds=kinds).is_good:
+            return
+    pytest.fail("no seed shows it")
+
+
 def test_runs_do_what_they_are_meant_to_do() -> None:
     reports = [run(seed) for seed in range(10)]
     # Some kinds of trouble have topics of their own, which one subscription reads.

@@ -21,10 +21,27 @@ class TroubleKind(Enum):
     BALANCER = (
         "owners by the bundle state channel, with moves, unloads and splits, and leaders that are replaced"
     )
+    # Counts in runs that do not draw the kind before.
+    CHANNEL_TOPIC = (
+        "the same, with the states of bundles in a topic of the leader instead of the metadata store"
+    )
 
 
 # The percentage of runs in which a kind takes part.
 SHARE_PERCENT: Final = 40
+
+
+BALANCED: Final = frozenset((TroubleKind.BALANCER, TroubleKind.CHANNEL_TOPIC))
+
+
+def is_balanced(kinds: frozenset[TroubleKind]) -> bool:
+    """Whether brokers have the load balancer."""
+    return not BALANCED.isdisjoint(kinds)
+
+
+def has_channel_topic(kinds: frozenset[TroubleKind]) -> bool:
+    """Whether the bundle state channel is a topic."""
+    return BALANCED & kinds == {TroubleKind.CHANNEL_TOPIC}
 
 
 def drawn(seed: int) -> frozenset[TroubleKind]:
