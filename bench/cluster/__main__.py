@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench import usage
 from bench.__main__ import machine_to_ourselves
-from bench.cluster import cpu, endurance, findings, handover, latency, outage, rolling, starting
+from bench.cluster import cpu, endurance, findings, handover, latency, leader, outage, rolling, starting
 from bench.cluster.findings import CaseResult, Finding, Results
 from bench.results import describe_machine
 
@@ -25,6 +25,7 @@ CASES: dict[str, tuple[str, Callable[[bool], list[Finding]]]] = {
     "handover": ("Hand-over of a bundle under load", handover.measure),
     "transfer": ("Transfer of a bundle by the load balancer, under load", handover.measure_transfers),
     "kill": ("`kill -9` of a broker", outage.measure),
+    "leader": ("`kill -9` of the leader while it moves bundles", leader.measure),
     "rolling": ("Rolling restart", rolling.measure),
     "endurance": ("Thousands of hand-overs", endurance.measure),
 }

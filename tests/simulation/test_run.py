@@ -76,6 +76,17 @@ def test_consumers_of_whole_clusters_share_segments_in_every_way_there_is() -> N
     assert all(count > 0 for count in astuple(sharing)), str(sharing)
 
 
+@pytest.mark.parametrize(
+    "sabotage", [Sabotage.LEAVE_ORPHANS, Sabotage.CUT_FIRST], ids=lambda s: s.name.lower()
+)
+def test_such_a_fault_is_found_where_the_channel_is_a_topic_too(sabotage: Sabotage) -> None:
+    for seed in range(SABOTAGE_SEEDS):
+        kinds = (drawn(seed) | {TroubleKind.CHANNEL_TOPIC}) - {TroubleKind.BALANCER}
+        if not run(seed, sabotage=frozenset({sabotage}), kinds=kinds).is_good:
+            return
+    pytest.fail("no seed shows it")
+
+
 def test_runs_do_what_they_are_meant_to_do() -> None:
     reports = [run(seed) for seed in range(10)]
     # Some kinds of trouble have topics of their own, which one subscription reads.

@@ -77,7 +77,9 @@ def corrupt_balancer(broker: Broker, sabotage: frozenset[Sabotage]) -> None:
     owners, states, moves, splitting = balancer.owners, balancer.states, balancer.moves, balancer.splitting
     stored = states.stored if isinstance(states, CountedStateLog) else states
     changed: list[tuple[object, str, object]] = [
-        (stored, "__class__", kind) for fault, kind in BAD_CHANNELS.items() if fault in sabotage
+        (stored, "__class__", kind)
+        for fault, kind in BAD_CHANNELS.items()
+        if fault in sabotage and isinstance(stored, MetadataStateLog)
     ]
     if Sabotage.OBEY_FORMER_RUN in sabotage:
         me = AnyRun(owners.me.broker, owners.me.run)

@@ -22,7 +22,7 @@ from anabranch.broker.broker import Broker
 from anabranch.broker.catalog.owners import broker_id
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.config.config import BrokerConfig
-from anabranch.broker.config.load_managers import BALANCED, METADATA
+from anabranch.broker.config.load_managers import BALANCED, METADATA, TOPIC
 from anabranch.broker.policy.namespace import ClusterRecord as ClusterData
 from anabranch.errors import AnabranchError
 from anabranch.metadata.port import SessionState
@@ -73,7 +73,9 @@ BALANCED_CONFIG: Final = replace(
     load_balancer_namespace_bundle_max_topics=3,
     load_balancer_namespace_maximum_bundles=16,
 )
-
+CHANNEL_TOPIC_CONFIG: Final = replace(
+    BALANCED_CONFIG, load_manager_service_unit_state_table_view_class_name=TOPIC
+)
 
 # What keeps a simulated broker wholly busy.
 BUSY_BYTES_PER_S: Final = 20_000.0

@@ -13,8 +13,10 @@ from anabranch.broker.broker import Broker
 from anabranch.broker.catalog.owners import broker_id
 from anabranch.errors import AnabranchError
 from anabranch.model.bundles import BundleName
+from anabranch.model.leaders_topics import CHANNEL_TOPIC
 from anabranch.model.names import PUBLIC_DEFAULT
 from anabranch.simulation.cluster.node import Node
+from anabranch.simulation.world.kinds import has_channel_topic
 from anabranch.simulation.world.world import World
 
 # The percentages of splits and unloads in what operators ask for; the rest are transfers.
@@ -100,12 +102,26 @@ class BalanceFaults:
         await session.close()
 
     async def stop_channel(self) -> None:
-        """No state of a bundle can be stored for a while."""
+        """No state of a bundle can be stored for a while; or the leader has to open the channel's topic again."""
         world = self._world
+        if has_channel_topic(world.kinds):
+            await self._unload_channel()
+            return
         world.note("the states of bundles cannot be stored")
         world.cluster.weather.read_only = BUNDLE_STATES
         await asyncio.sleep(world.chance.uniform(0.5, 4.0))
         world.cluster.weather.read_only = ""
+
+    async def _unload_channel(self) -> None:
+        world = self._world
+        leader = next((node for node in world.cluster.up if _leads(node)), None)
+        if leader is None or leader.broker.opened(CHANNEL_TOPIC) is None:
+            return
+        world.note(f"{leader} is asked to unload the topic of the channel")
+        try:
+            await world.cluster.ask(leader, lambda broker: broker.unload_topic(CHANNEL_TOPIC), ASK_MAX_S)
+        except (AnabranchError, TimeoutError) as error:
+            world.note(f"{leader} refuses: {error}")
 
 
 def _leads(node: Node) -> bool:

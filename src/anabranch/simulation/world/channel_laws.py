@@ -22,6 +22,7 @@ from anabranch.broker.broker import Broker
 from anabranch.broker.catalog.resources import NAMESPACES
 from anabranch.broker.policy.namespace import NamespacePolicies
 from anabranch.model.bundles import BundleName, BundleRanges, is_range
+from anabranch.model.leaders_topics import is_leaders
 from anabranch.model.names import InvalidName, NamespaceName, TopicName
 from anabranch.simulation.world.laws import Peek, Unlawful
 
@@ -196,9 +197,15 @@ class ChannelLaws:
             return None
         return f"{now.bundle} has been {now.state} for {seconds:.1f} calm seconds: {now}"
 
+    def read(self) -> str | None:
+        """Brings what is known of the stored states up to date; why they are not known, if so."""
+        return None
+
     def unsettled(self, used: Iterable[TopicName]) -> str | None:
         """What the leader has not repaired yet, or the brokers have not read; None if every bundle of a namespace is
         well, and those of the topics in use have owners."""
+        if (unknown := self.read()) is not None:
+            return unknown
         living = {BrokerRun(one.registry.me.id, one.registry.me.run_id) for one in self._running()}
         there = {one for namespace, ranges in self._ranges.items() for one in ranges.bundles(namespace)}
         for bundle, now in sorted(self._states.items()):
@@ -217,3 +224,37 @@ class ChannelLaws:
             if dict(balancer.states.fold.bundles) != self._states:
                 return f"{broker.registry.me.id} has other states than those stored"
         return None
+
+
+class TopicLaws(ChannelLaws):
+    """The laws where the channel is a topic. What is stored is in the leader's log, where the leader and every reader
+    check each change: these laws check what brokers make of it.
+
+    Whenever metadata are stored, a broker serves only topics of bundles that are its own, and no bundle has two owners
+    among the newest states that brokers have read. In calm weather the leader's states are those of all, every bundle
+    gets a living owner, and nothing stays in flight."""
+
+    def _boundaries_stored(self, path: str) -> None:
+        for _, balancer in self._balanced():
+            self._states.update(balancer.states.fold.bundles)
+        super()._boundaries_stored(path)
+
+    def _check_brokers(self) -> None:
+        newest: dict[BundleName, BundleChange] = {}
+        for broker, balancer in self._balanced():
+            me = broker.registry.me
+            for name, topic in broker.loaded().items():
+                # The channel's own topic belongs to the leader, and to no bundle.
+                if not topic.is_closed and not is_leaders(name):
+                    self._check_owner(balancer, name, BrokerRun(me.id, me.run_id))
+            for bundle, change in balancer.states.fold.bundles.items():
+                other = newest.setdefault(bundle, change)
+                if other.version == change.version and other.at_ms == change.at_ms and other != change:
+                    self._found(f"{bundle}: {me.id} has read {change}, another broker {other}")
+
+    def read(self) -> str | None:
+        for _, balancer in self._balanced():
+            if balancer.reign.term and balancer.states.is_following:
+                self._states = dict(balancer.states.fold.bundles)
+                return None
+        return "no broker leads and has read the channel"

@@ -17,7 +17,7 @@ from anabranch.simulation.machine.loop import context_of
 from anabranch.simulation.machine.network import CALM, Weather
 from anabranch.simulation.machine.store import StoreWeather
 from anabranch.simulation.world.balance_faults import BalanceFaults
-from anabranch.simulation.world.kinds import TroubleKind
+from anabranch.simulation.world.kinds import TroubleKind, is_balanced
 from anabranch.simulation.world.world import World
 
 # How much of what an operator does to bundles are splits, and how many bundles are enough.
@@ -54,7 +54,7 @@ class Faults:
             weights[self._end_log] = 3
         if TroubleKind.MOVES in world.kinds:
             weights[self._move] = 8
-        if TroubleKind.BALANCER in world.kinds:
+        if is_balanced(world.kinds):
             weights[self._balance] = 8
             weights[self._balancing.depose] = 2
             weights[self._balancing.stop_channel] = 1

@@ -23,6 +23,10 @@ class TroubleKind(Enum):
     BALANCER = (
         "owners by the bundle state channel, with moves, unloads and splits, and leaders that are replaced"
     )
+    # Counts in runs that do not draw the kind before.
+    CHANNEL_TOPIC = (
+        "the same, with the states of bundles in a topic of the leader instead of the metadata store"
+    )
     CROWD = "more stream consumers than segments, which take their time, and segments sealed under producers in doubt"
 
 
@@ -58,6 +62,19 @@ class Crowd:
             self.active_max = 2
             self.readers = self.readers + [Knowledge.ALL] * (READERS_MAX - len(self.readers))
             self.takes_s = chance.choice((0.02, 0.1, 0.3))
+
+
+BALANCED: Final = frozenset((TroubleKind.BALANCER, TroubleKind.CHANNEL_TOPIC))
+
+
+def is_balanced(kinds: frozenset[TroubleKind]) -> bool:
+    """Whether brokers have the load balancer."""
+    return not BALANCED.isdisjoint(kinds)
+
+
+def has_channel_topic(kinds: frozenset[TroubleKind]) -> bool:
+    """Whether the bundle state channel is a topic."""
+    return BALANCED & kinds == {TroubleKind.CHANNEL_TOPIC}
 
 
 def drawn(seed: int) -> frozenset[TroubleKind]:

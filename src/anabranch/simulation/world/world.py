@@ -17,14 +17,20 @@ from anabranch.controller.service import ScalableTopics
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import ScalableTopic, SubscriptionKind, topic_path
 from anabranch.model.segments import SegmentId
-from anabranch.simulation.cluster.cluster import BALANCED_CONFIG, CONFIG, SESSION_TIMEOUT_S, Cluster
+from anabranch.simulation.cluster.cluster import (
+    BALANCED_CONFIG,
+    CHANNEL_TOPIC_CONFIG,
+    CONFIG,
+    SESSION_TIMEOUT_S,
+    Cluster,
+)
 from anabranch.simulation.cluster.sabotage import Sabotage
 from anabranch.simulation.cluster.sharing import SharingFigures
 from anabranch.simulation.machine.loop import Host, SimLoop, context_of
 from anabranch.simulation.machine.network import Network
-from anabranch.simulation.world.channel_laws import ChannelLaws, Waits
+from anabranch.simulation.world.channel_laws import ChannelLaws, TopicLaws, Waits
 from anabranch.simulation.world.history import History
-from anabranch.simulation.world.kinds import Crowd, TroubleKind, drawn
+from anabranch.simulation.world.kinds import Crowd, TroubleKind, drawn, has_channel_topic, is_balanced
 from anabranch.simulation.world.laws import Laws
 from anabranch.simulation.world.older import CLIENTS, Knowledge
 
@@ -91,7 +97,10 @@ class World:
         self.history = History(is_gone_early=self._is_gone_early)
         self.report = Report(seed)
         names = [f"b{n + 1}" for n in range(brokers)]
-        config = BALANCED_CONFIG if TroubleKind.BALANCER in self.kinds else CONFIG
+        has_topic = has_channel_topic(self.kinds)
+        config = CONFIG
+        if is_balanced(self.kinds):
+            config = CHANNEL_TOPIC_CONFIG if has_topic else BALANCED_CONFIG
         if not self.keeps_sealed:
             config = replace(config, log_linger_seconds=0)
         self.crowd = Crowd(seed, self.kinds)
@@ -116,8 +125,9 @@ class World:
         )
         # Of the load balancer, in runs that have one.
         self.channel: ChannelLaws | None = None
-        if TroubleKind.BALANCER in self.kinds:
-            self.channel = ChannelLaws(
+        if is_balanced(self.kinds):
+            make = TopicLaws if has_topic else ChannelLaws
+            self.channel = make(
                 self.cluster.metadata.peek, self._running, self.loop.now_ms, self.waits, self.wrong
             )
         self.is_calm = False
