@@ -27,6 +27,9 @@ test: setup  ## format, types and tests (a Java runtime for Spark and a Chromium
 	@bin/jre || echo "test: no Java, skipping the tests of Spark"
 	@$(BIN)/pytest -q tests/spark -m spark -n 2 --dist loadfile
 
+cluster-test: setup  ## what needs a real object store (MinIO, built with Go, once, where it is missing)
+	@bin/minio $(BIN)/pytest -q -m objects tests/contract tests/faults
+
 sim: setup  ## whole clusters on one seed, with every kind of fault (SEED=7 RUNS=100)
 	@$(BIN)/anabranch simulate --seed $(or $(SEED),0) --runs $(or $(RUNS),1)
 
@@ -58,9 +61,6 @@ soak: setup  ## kill -9 fifty times under load and check every history (about 15
 
 soak-cluster: setup  ## kill, pause, stop and move single brokers of several under load (about 8 minutes; SOAK="--seconds 60")
 	@$(BIN)/python -m soak cluster $(SOAK)
-
-cluster-test: setup  ## the log in a real object store: builds MinIO with Go, once, starts it, and tests against it (PYTEST="-k medium")
-	@bin/minio $(BIN)/pytest -q -m cluster tests $(PYTEST)
 
 spark: setup  ## only the tests of Spark, on a real session (BROKERS=3)
 	@bin/jre
