@@ -29,7 +29,7 @@ test: setup  ## format, types and tests (a Java runtime for Spark and a Chromium
 
 cluster-test: setup  ## what needs real ZooKeeper servers and MinIO (a JRE, Debian's package zookeeper, Go; installed where possible; PYTEST="-k medium")
 	@bin/zookeeper
-	@bin/minio $(BIN)/pytest -q -m "zookeeper or cluster" tests $(PYTEST)
+	@bin/minio $(BIN)/pytest -q -m "zookeeper or objects" tests/contract tests/faults $(PYTEST)
 
 sim: setup  ## whole clusters on one seed, with every kind of fault (SEED=7 RUNS=100)
 	@$(BIN)/anabranch simulate --seed $(or $(SEED),0) --runs $(or $(RUNS),1)
@@ -62,9 +62,6 @@ soak: setup  ## kill -9 fifty times under load and check every history (about 15
 
 soak-cluster: setup  ## kill, pause, stop and move single brokers of several under load (about 8 minutes; SOAK="--seconds 60")
 	@$(BIN)/python -m soak cluster $(SOAK)
-
-cluster-test: setup  ## the log in a real object store: builds MinIO with Go, once, starts it, and tests against it (PYTEST="-k medium")
-	@bin/minio $(BIN)/pytest -q -m cluster tests $(PYTEST)
 
 spark: setup  ## only the tests of Spark, on a real session (BROKERS=3)
 	@bin/jre

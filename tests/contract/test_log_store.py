@@ -103,7 +103,7 @@ MEDIA = {
 
 @pytest.fixture(
     params=[
-        pytest.param(name, marks=pytest.mark.cluster if name == "object-minio" else ())
+        pytest.param(name, marks=pytest.mark.objects if name == "object-minio" else ())
         for name in sorted(MEDIA)
     ]
 )

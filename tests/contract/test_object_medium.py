@@ -37,7 +37,7 @@ MEDIA: dict[str, Callable[[Path], ObjectMedium]] = {
 
 @pytest.fixture(
     params=[
-        pytest.param(name, marks=pytest.mark.cluster if name == "minio" else ()) for name in sorted(MEDIA)
+        pytest.param(name, marks=pytest.mark.objects if name == "minio" else ()) for name in sorted(MEDIA)
     ]
 )
 async def medium(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ObjectMedium]:

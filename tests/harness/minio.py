@@ -20,3 +20,8 @@ def endpoint() -> str:
 
 def bucket_url(prefix: str) -> str:
     return f"s3://{BUCKET}/{prefix}?endpoint={endpoint()}&region=us-east-1"
+
+
+def minio_pid() -> int:
+    """The process of the store, which is this test run's own."""
+    return int(os.environ["MINIO_PID"])

@@ -18,12 +18,13 @@ from typing import Final
 import msgspec
 
 from anabranch.broker.config.config import BrokerConfig
-from anabranch.broker.runtime import data_folder
+from anabranch.broker.runtime import data_folder, object_identity
 from anabranch.broker.runtime.listening import StartError
 from anabranch.metadata.embedded import EmbeddedStore
 from anabranch.metadata.errors import StoreInUse
 from anabranch.metadata.port import MetadataStore, SessionState
 from anabranch.metadata.sqlite import SqliteMetadata
+from anabranch.model.position import Incarnation
 from anabranch.storage.on_disk.file_store import FileLogStore
 from anabranch.storage.port import LogStore
 
@@ -120,7 +121,8 @@ async def sole_stores(config: BrokerConfig) -> AsyncIterator[Stores]:
     lock = await lock_folder(data)
     try:
         async with opened_metadata(data) as (_, metadata):
-            yield Stores(metadata, _log(config))
+            # Whichever process wrote to it before had this folder locked, and has ended.
+            yield Stores(metadata, await _log(config, metadata, has_ended=lambda _: True))
     finally:
         os.close(lock)
 
@@ -142,12 +144,22 @@ async def shared_stores(
     metadata.session.on_change(changed)
     on_session(metadata.session.id)
     try:
-        yield Stores(metadata, _log(config, brokers=brokers, is_shared=True))
+        yield Stores(metadata, await _log(config, metadata, brokers=brokers, is_shared=True))
     finally:
         await metadata.close()
 
 
-def _log(config: BrokerConfig, *, brokers: int = 1, is_shared: bool = False) -> FileLogStore:
+async def _log(
+    config: BrokerConfig,
+    metadata: MetadataStore,
+    *,
+    brokers: int = 1,
+    is_shared: bool = False,
+    has_ended: Callable[[Incarnation], bool] = lambda _: False,
+) -> LogStore:
+    if config.log_url:
+        return await object_log(config, metadata, has_ended=has_ended)
+    await object_identity.check_local(metadata, Path(config.data_dir))
     return FileLogStore(
         Path(config.data_dir) / data_folder.LOG,
         clock_ms=now_ms,
@@ -159,3 +171,24 @@ def _log(config: BrokerConfig, *, brokers: int = 1, is_shared: bool = False) -> 
         disk_bytes_max=config.log_disk_bytes_max or None,
         wal_bytes_max=WAL_BYTES_MAX // brokers,
     )
+
+
+async def object_log(
+    config: BrokerConfig, metadata: MetadataStore, *, has_ended: Callable[[Incarnation], bool]
+) -> LogStore:
+    """The log in the object store that the settings name. StartError if it cannot be used."""
+    # Imported only if needed.
+    from anabranch.storage.object.medium import MediumError
+    from anabranch.storage.object.opening import open_object_log
+    from anabranch.storage.object.policy import ObjectLogPolicy
+
+    puts = config.log_object_puts_per_second
+    policy = ObjectLogPolicy(
+        puts_per_second=puts, puts_burst=max(1, round(2 * puts)), cache_bytes=config.log_cache_bytes
+    )
+    try:
+        medium, log = open_object_log(config.log_url, clock_ms=now_ms, policy=policy, has_ended=has_ended)
+        await object_identity.check(metadata, medium, Path(config.data_dir))
+    except MediumError as error:
+        raise StartError(f"cannot use logUrl: {error}") from error
+    return log

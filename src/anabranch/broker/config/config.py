@@ -267,6 +267,12 @@ class BrokerConfig(BalancerConfig, frozen=True, kw_only=True, rename=spelled, fo
     load_history_heartbeat_interval: float = 60.0
 
     # -- our log
+    # Where the log is, if not in the data folder: `s3://bucket/prefix?endpoint=https://…`. Credentials come from the
+    # environment.
+    log_url: str = ""
+    # The most commits a second that are put into an object store, after a burst of twice as many; 0: no limit. Each put
+    # is paid for; between two of them, what is published waits.
+    log_object_puts_per_second: float = 10.0
     log_file_bytes: int = 64 * MIB
     log_cache_bytes: int = 64 * MIB
     # Consumed entries that no retention keeps stay this long, or until a topic has this many bytes of them: a consumer

@@ -215,6 +215,18 @@ _LOG: Final = {
     "anabranch_log_commits_total": _counter("Commits written and synced"),
     "anabranch_log_removed_files_total": _counter("Files removed"),
     "anabranch_log_rewritten_bytes_total": _counter("Bytes copied to free the space around them"),
+    "anabranch_log_object_puts_total": _counter("Requests to the object store that create an object"),
+    "anabranch_log_object_gets_total": _counter("Requests to the object store that read"),
+    "anabranch_log_object_lists_total": _counter("Requests to the object store that list"),
+    "anabranch_log_object_deletes_total": _counter("Requests to the object store that delete"),
+    "anabranch_log_object_hedges_total": _counter(
+        "Creations asked for twice, because the first one took long"
+    ),
+    "anabranch_log_object_retries_total": _counter(
+        "Creations asked for again, because nothing was known of them"
+    ),
+    "anabranch_log_object_put_bytes_total": _counter("Bytes sent to the object store"),
+    "anabranch_log_object_get_bytes_total": _counter("Bytes read from the object store"),
     "anabranch_log_sync_duration_seconds": Metric("histogram", "Writing and syncing to disk, each time"),
     "anabranch_log_append_latency_seconds": Metric("histogram", "An entry until it is on disk and confirmed"),
     "anabranch_cache_bytes": _gauge("Bytes of recent entries in memory"),

@@ -489,6 +489,10 @@ _LOG_NAMES = {
     "cache_bytes": "anabranch_cache_bytes",
     "cache_hits": "anabranch_cache_hits_total",
     "cache_misses": "anabranch_cache_misses_total",
+    **{
+        f"object_{name}": f"anabranch_log_object_{name}_total"
+        for name in ("puts", "gets", "lists", "deletes", "hedges", "retries", "put_bytes", "get_bytes")
+    },
 }
 _HISTOGRAMS = {
     "append": "anabranch_log_append_latency_seconds",

@@ -62,7 +62,7 @@ class ObjectLogStore:
         self._policy = policy or ObjectLogPolicy()
         self._medium = CountingMedium(medium)
         self._incarnation = incarnation or new_incarnation(clock_ms)
-        self._has_ended = has_ended
+        self._has_ended = lambda one: one != self._incarnation and has_ended(one)
         self._cache = EntryCache(self._policy.cache_bytes)
         self._cache_hits = 0
         self._cache_misses = 0

@@ -1,0 +1,89 @@
+"""Metadata and a log in an object store belong together, as those of a folder do (`data_folder.py`).
+
+Both hold the same name, given at the first start. Metadata whose messages are elsewhere would have topics without them;
+a log below a prefix that other metadata uses, too, would be taken from its broker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from pathlib import Path
+from typing import Final
+
+from anabranch.broker.runtime.data_folder import LOG, NotTogether
+from anabranch.metadata.errors import AlreadyExists
+from anabranch.metadata.port import MetadataStore, Versioned
+from anabranch.storage.object.medium import MediumMissingError, ObjectMedium
+from anabranch.storage.object.policy import ObjectLogPolicy
+from anabranch.storage.object.requests import asked, create_settled
+
+# Where the name is stored: in the metadata, and in the store, with the format of the log.
+IDENTITY: Final = "/anabranch/object-log-identity"
+KEY: Final = "identity"
+_FORMAT: Final = "anabranch object log 1"
+
+
+async def check(metadata: MetadataStore, medium: ObjectMedium, data: Path) -> None:
+    """NotTogether unless the log is the one that the metadata names. At the first start both are given the name."""
+    _refuse_local(data)
+    stored = await metadata.get(IDENTITY, fresh=True)
+    found = await _read(medium)
+    if stored is None:
+        stored = await _name(metadata, medium, found)
+        found = await _read(medium)
+    name = stored.value.decode()
+    if found != name:
+        whose = f"belongs to other metadata ({KEY} says {found})" if found else "is missing"
+        where = medium.url("")
+        raise NotTogether(
+            f"the metadata of {data} and the log in {where} do not belong together: the log {whose}"
+        )
+
+
+async def _name(metadata: MetadataStore, medium: ObjectMedium, found: str) -> Versioned:
+    """The first start, or one that was interrupted here. Brokers that start together agree on one name."""
+    has_messages = False
+    if found:
+        has_messages = bool(await asked(lambda: medium.list("wal"), ObjectLogPolicy()))
+    if has_messages:
+        stored = await metadata.get(IDENTITY, fresh=True)
+        if stored is not None:
+            return stored
+        raise NotTogether(
+            f"{medium.url('')} holds the log of other metadata: name another prefix, or restore that metadata"
+        )
+    if not found:
+        # The store first: a name in the metadata then means that the log has it, too.
+        body = f"{_FORMAT}\n{secrets.token_hex(8)}\n".encode()
+        await create_settled(medium, KEY, body, ObjectLogPolicy())
+        found = await _read(medium)
+    with contextlib.suppress(AlreadyExists):
+        await metadata.create(IDENTITY, found.encode())
+    stored = await metadata.get(IDENTITY, fresh=True)
+    assert stored is not None
+    return stored
+
+
+async def check_local(metadata: MetadataStore, data: Path) -> None:
+    """NotTogether if the metadata's log is in an object store, and no log in the folder is wanted."""
+    if await metadata.get(IDENTITY) is not None:
+        raise NotTogether(f"the log of {data} is in an object store: set logUrl as it was at the first start")
+
+
+def _refuse_local(data: Path) -> None:
+    if any((data / LOG / "wal").glob("*/*.wal")):
+        raise NotTogether(
+            f"{data / LOG} has messages, which a log in an object store would not: name another folder"
+        )
+
+
+async def _read(medium: ObjectMedium) -> str:
+    try:
+        data = await asked(lambda: medium.get(KEY), ObjectLogPolicy())
+    except MediumMissingError:
+        return ""
+    told, _, name = bytes(data).decode(errors="replace").strip().partition("\n")
+    if told != _FORMAT:
+        raise NotTogether(f"{medium.url(KEY)} is not of this release: {told[:60]!r}")
+    return name
