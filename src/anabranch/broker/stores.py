@@ -80,14 +80,15 @@ def _in_use(data: Path) -> StartError:
     )
 
 
-async def lock_folder(data: Path) -> int:
+async def lock_folder(data: Path, *, is_shared: bool = False) -> int:
     """Makes the folder if it is absent, and locks it against every other broker and cluster, until the returned
-    descriptor and all that were inherited from it are closed. StartError if it is in use."""
+    descriptor and all that were inherited from it are closed. Shared, it keeps out only those that lock it for
+    themselves. StartError if it is in use."""
     make_folder(data)
     ends = asyncio.get_running_loop().time() + LOCK_WAIT_S
     while True:
         try:
-            lock = data_folder.lock(data)
+            lock = data_folder.lock(data, is_shared=is_shared)
         except OSError as error:
             raise StartError(f"cannot use {data}: {error.strerror or error}") from None
         if lock is not None:
@@ -120,7 +121,7 @@ async def sole_stores(config: BrokerConfig) -> AsyncIterator[Stores]:
     lock = await lock_folder(data)
     try:
         async with opened_metadata(data) as (_, metadata):
-            yield Stores(metadata, _log(config))
+            yield Stores(metadata, file_log(config))
     finally:
         os.close(lock)
 
@@ -142,12 +143,13 @@ async def shared_stores(
     metadata.session.on_change(changed)
     on_session(metadata.session.id)
     try:
-        yield Stores(metadata, _log(config, brokers=brokers, is_shared=True))
+        yield Stores(metadata, file_log(config, brokers=brokers, is_shared=True))
     finally:
         await metadata.close()
 
 
-def _log(config: BrokerConfig, *, brokers: int = 1, is_shared: bool = False) -> FileLogStore:
+def file_log(config: BrokerConfig, *, brokers: int = 1, is_shared: bool = False) -> FileLogStore:
+    """The log in the folder `dataDir`."""
     return FileLogStore(
         Path(config.data_dir) / data_folder.LOG,
         clock_ms=now_ms,
