@@ -50,12 +50,13 @@ CONNECTIONS_LEAST = 96
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlace:
-    """A broker's number among those that share ports, from 0, and the addresses on these ports.
+    """A broker's number among those that share ports, from 0, and the addresses on these ports; None where each has
+    ports of its own only.
 
     `has_one_port`: clients reach every broker through the shared port."""
 
-    index: int
-    shared: Addresses
+    index: int = 0
+    shared: Addresses | None = None
     has_one_port: bool = False
     # How many there are once all have started; 0 if that is not known.
     brokers: int = 0
@@ -114,7 +115,7 @@ async def serving(
         stores = await stack.enter_async_context(opening)
         named = listeners.read(config.advertised_listeners, config.internal_listener_name)
         told = listeners.default(named, own_addresses(config, sockets))
-        shared = place.shared if place is not None else told
+        shared = told if place is None or place.shared is None else place.shared
         resources = Resources(
             stores.metadata,
             config.cluster_name,
@@ -224,22 +225,49 @@ async def serve(
     log.info("stopped")
 
 
-async def _serve_alone(config: BrokerConfig) -> None:
-    stop = asyncio.Event()
-    on_signals(stop)
-
+def _telling(config: BrokerConfig, where: str) -> Callable[[Broker], None]:
     def tell(broker: Broker) -> None:
         all_loaded()
         logs.tell(
             config,
             logging.INFO,
-            f"{broker.service_url} and {broker.http_url}, data in {config.data_dir}",
+            f"{broker.service_url} and {broker.http_url}, {where}",
             service_url=broker.service_url,
             http_url=broker.http_url,
         )
 
+    return tell
+
+
+async def _serve_alone(config: BrokerConfig) -> None:
+    stop = asyncio.Event()
+    on_signals(stop)
     with sole_sockets(config) as sockets:
+        tell = _telling(config, f"data in {config.data_dir}")
         await serve(config, sole_stores(config), sockets, stop, tell)
+
+
+async def _serve_member(config: BrokerConfig, *, is_named: bool) -> None:
+    from anabranch.broker import cluster_stores
+
+    cluster_stores.log_folder(config.log_url)  # A mistake is found before anything is opened.
+    stop = asyncio.Event()
+    on_signals(stop)
+    with sole_sockets(config) as sockets:
+        async with cluster_stores.metadata_of(config) as metadata:
+            config = await cluster_stores.member_settings(metadata, config, is_named=is_named)
+            tell = _telling(config, f"metadata in {config.metadata_store_url}, log in {config.log_url}")
+            opening = cluster_stores.member_stores(metadata, config)
+            await serve(config, opening, sockets, stop, tell, ClusterPlace())
+
+
+def run_member(config: BrokerConfig, warnings: Sequence[str] = (), *, is_named: bool = True) -> int:
+    """As `run_standalone`, for a broker of a cluster. Unless it `is_named`, it takes the name of the cluster from the
+    metadata."""
+    logs.configure(config)
+    for warning in warnings:
+        logs.tell(config, logging.WARNING, warning)
+    return run_to_end(_serve_member(config, is_named=is_named), config)
 
 
 def run_standalone(config: BrokerConfig, warnings: Sequence[str] = ()) -> int:

@@ -81,14 +81,15 @@ def _in_use(data: Path) -> StartError:
     )
 
 
-async def lock_folder(data: Path) -> int:
+async def lock_folder(data: Path, *, is_shared: bool = False) -> int:
     """Makes the folder if it is absent, and locks it against every other broker and cluster, until the returned
-    descriptor and all that were inherited from it are closed. StartError if it is in use."""
+    descriptor and all that were inherited from it are closed. Shared, it keeps out only those that lock it for
+    themselves. StartError if it is in use."""
     make_folder(data)
     ends = asyncio.get_running_loop().time() + LOCK_WAIT_S
     while True:
         try:
-            lock = data_folder.lock(data)
+            lock = data_folder.lock(data, is_shared=is_shared)
         except OSError as error:
             raise StartError(f"cannot use {data}: {error.strerror or error}") from None
         if lock is not None:
@@ -160,6 +161,11 @@ async def _log(
     if config.log_url:
         return await object_log(config, metadata, has_ended=has_ended)
     await object_identity.check_local(metadata, Path(config.data_dir))
+    return file_log(config, brokers=brokers, is_shared=is_shared)
+
+
+def file_log(config: BrokerConfig, *, brokers: int = 1, is_shared: bool = False) -> FileLogStore:
+    """The log in the folder `dataDir`."""
     return FileLogStore(
         Path(config.data_dir) / data_folder.LOG,
         clock_ms=now_ms,

@@ -15,7 +15,7 @@ from typing import Final
 
 import anabranch
 from anabranch.cli.parsing import profiles
-from anabranch.cli.parsing.broker_options import declare_broker
+from anabranch.cli.parsing.broker_options import declare_broker, declare_member
 from anabranch.cli.parsing.client_options import declare_consume, declare_produce, declare_tail
 from anabranch.cli.parsing.parser import Parser
 from anabranch.cli.parsing.pipeline_options import (
@@ -62,6 +62,11 @@ ADMIN: Final[Mapping[str, tuple[str, str, str]]] = {
         "parsing.stats_options",
         "declare_stats",
         "what flows through the busiest topics, live with --watch",
+    ),
+    "cluster": (
+        "broker.cluster",
+        "declare",
+        "make a cluster of brokers on several machines, and look at one",
     ),
     "tokens": ("broker.tokens", "declare", "make keys and tokens, and look into them"),
     "config": ("broker.config", "declare", "show a broker's settings, and where each comes from"),
@@ -163,6 +168,19 @@ def _standalone(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     parser.set_defaults(module="broker.standalone")
     declare_broker(parser)
+
+
+def _broker(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "broker",
+        help="run one broker of a cluster, whose metadata is in ZooKeeper",
+        description="Runs one broker of a cluster, until SIGINT or SIGTERM ends it cleanly: its topics go to the "
+        "others first. The brokers of a cluster have the same --metadata and the same --log.",
+        epilog="`anabranch cluster init` makes the cluster first. Settings come from the same sources as those of "
+        "`anabranch standalone`.",
+    )
+    parser.set_defaults(module="broker.member")
+    declare_member(parser)
 
 
 def _produce(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -320,6 +338,7 @@ def _pipeline(commands: Commands[argparse.ArgumentParser]) -> None:
 
 COMMANDS: Final[Mapping[str, Callable[[Commands[argparse.ArgumentParser]], None]]] = {
     "standalone": _standalone,
+    "broker": _broker,
     "produce": _produce,
     "consume": _consume,
     "tail": _tail,

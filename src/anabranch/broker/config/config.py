@@ -89,6 +89,21 @@ class BrokerConfig(BalancerConfig, frozen=True, kw_only=True, rename=spelled, fo
     # Whether clients use the shared port for all brokers, where no other can be reached.
     brokers_one_port: bool = False
 
+    # -- a broker of several machines, `anabranch broker`
+    # Where the brokers share their metadata, and their log: `zk://host1,host2,host3/folder`, `file:///folder`.
+    metadata_store_url: str = ""
+    log_url: str = ""
+    # How long ZooKeeper waits for a silent broker before its topics go to others.
+    metadata_store_session_timeout_millis: int = 6_000
+    # A file with `user:password`, by which ZooKeeper knows the brokers. Empty: nodes are open to all.
+    zoo_keeper_auth_file: str = ""
+    zoo_keeper_tls_enabled: bool = False
+    # In PEM: the authorities to trust ("": the system's), and what this broker shows to servers that require it.
+    zoo_keeper_tls_trust_certs_file_path: str = ""
+    zoo_keeper_tls_certificate_file_path: str = ""
+    zoo_keeper_tls_key_file_path: str = ""
+    zoo_keeper_tls_hostname_verification_enabled: bool = True
+
     # -- authentication
     authentication_enabled: bool = False
     # Pulsar's names of the providers to use, with or without their package; empty: all that have their settings below.

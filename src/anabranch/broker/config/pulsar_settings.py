@@ -202,7 +202,7 @@ _LISTED: Final = """
     metadataStoreBatchingMaxDelayMillis=5 metadataStoreBatchingMaxOperations=1000
     metadataStoreBatchingMaxSizeKb=128 metadataStoreCacheExpirySeconds=300 metadataStoreConfigPath
     metadataStoreOperationTimeoutSeconds=30 metadataStoreSerDesThreads=1
-    metadataStoreSessionTimeoutMillis=30000 metadataStoreUrl metadataSyncEventTopic
+    metadataSyncEventTopic
     metricsBufferResponse=false metricsServletTimeoutMs=30000 minUnloadMessage minUnloadMessageThroughput
     namespaceBundleUnloadingTimeoutMs=60000 narExtractionDirectory nettyMaxFrameSizeBytes=5253120
     numAcceptorThreads numCacheExecutorThreadPoolSize=10 numExecutorThreadPoolSize numHttpServerThreads

@@ -38,17 +38,49 @@ class NotTogether(AnabranchError):
     """One of the two is missing, or belongs to another broker."""
 
 
-def lock(data: Path) -> int | None:
+def lock(data: Path, *, is_shared: bool = False) -> int | None:
     """A descriptor that keeps every other broker from the folder until it is closed; None if the folder is in use.
+    Brokers that share their metadata share the lock.
 
     Processes that inherit the descriptor keep the folder locked for as long as they live."""
     descriptor = os.open(data / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         return None
     return descriptor
+
+
+async def name_log(metadata: MetadataStore, data: Path) -> str:
+    """Gives the log and metadata that is elsewhere one name, if neither has one; returns it. Called again, it changes
+    nothing. NotTogether if one of them has another, or belongs to metadata in the folder."""
+    stored = await metadata.get(IDENTITY, fresh=True)
+    found = await asyncio.to_thread(_read, data / LOG / FILE)
+    if stored is None:
+        if (data / METADATA).exists() or any((data / LOG / "wal").glob("*/*.wal")):
+            # Brokers of other metadata would not find a topic for any of its ledgers, and delete them.
+            raise NotTogether(f"{data} has messages of brokers with other metadata: name an empty folder")
+        name = found or secrets.token_hex(8)
+        if not found:
+            await asyncio.to_thread(_write, data / LOG / FILE, name)
+        return (await metadata.put(IDENTITY, name.encode())).value.decode()
+    await check_named_log(metadata, data)
+    return stored.value.decode()
+
+
+async def check_named_log(metadata: MetadataStore, data: Path) -> None:
+    """NotTogether unless the log in this folder is the one that metadata elsewhere names."""
+    stored = await metadata.get(IDENTITY, fresh=True)
+    found = await asyncio.to_thread(_read, data / LOG / FILE)
+    if stored is None:
+        raise NotTogether("the cluster was never made: run `anabranch cluster init` with the same URLs")
+    name = stored.value.decode()
+    if found != name:
+        what = f"belongs to another cluster ({FILE} says {found})" if found else "is missing"
+        raise NotTogether(
+            f"this cluster's log is named {name}, and {data / LOG} {what}: is the folder mounted, and the right one?"
+        )
 
 
 def check_metadata(data: Path) -> None:

@@ -26,6 +26,9 @@ from anabranch.metadata.zookeeper.address import ZooKeeperAddress
 from anabranch.metadata.zookeeper.requests import NodeEvent, RefusedRequest, ZooKeeperRequest, read_event
 
 log = logging.getLogger(__name__)
+# kazoo tells of each step of a connection; what matters of it, the store tells.
+_KAZOO_LOG: Final = logging.getLogger(f"{__name__}.kazoo")
+_KAZOO_LOG.setLevel(logging.ERROR)
 
 T = TypeVar("T")
 
@@ -85,6 +88,7 @@ class ZooKeeperLink:
             address.hosts,
             timeout=access.session_timeout_ms / 1000,
             auth_data={("digest", access.credentials)} if access.credentials else None,
+            logger=_KAZOO_LOG,
             connection_retry={"max_tries": -1, "delay": RETRY_S, "max_delay": RETRY_MAX_S},
             use_ssl=access.has_tls,
             ca=access.tls_trust_certs_file or None,

@@ -129,6 +129,7 @@ class ZooKeeperMetadata:
             await store._asked(AddWatch(store._names.real(CLOCK)), CLOCK)
             await store._asked(RemoveWatch(store._names.real(CLOCK)), CLOCK)
         except BaseException:
+            store._is_closed = True
             await store._link.stop()
             raise
         return store
