@@ -16,6 +16,19 @@ from anabranch.broker.observe import metric_names
 
 DOCS = Path(__file__).parents[2] / "docs"
 _WRITTEN_BY = "`REWRITE_PAGE=1 .venv/bin/pytest tests/test_generated_pages.py`"
+_OF_SETTINGS = f"""
+Made from the code; {_WRITTEN_BY} writes it. A setting is a line of
+the file given by `--config` (`name=value`, or TOML), a variable (`ANABRANCH_name`), or an option (`--set name=value`);
+later ones win. `anabranch config show` prints those in force and where each comes from. 0 means "no limit" where a
+limit is counted, as in Pulsar. A setting of Pulsar's that is not here has no meaning here, and is reported.
+"""
+_OF_METRICS = f"""
+Made from the code; {_WRITTEN_BY} writes it. `/metrics` serves them
+for Prometheus. Names that begin with `pulsar_` are Pulsar's, and mean the same but for what [figures.md](figures.md)
+says: messages are counted, not entries. Labels are `cluster`, and as far as they apply `namespace`, `topic`, `segment`
+(of a scalable topic, whose name is then the `topic`) and `subscription`. A histogram has `_bucket`, `_sum` and
+`_count`.
+"""
 _SECTION = re.compile(r"    # -- (.+)")
 
 
@@ -35,7 +48,7 @@ def _told(cls: type) -> Iterator[tuple[str, str, str]]:
     for node in tree.body:
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
-        comment = []
+        comment: list[str] = []
         for line in source[last : node.lineno - 1]:
             if found := _SECTION.fullmatch(line):
                 section, comment = found[1], []
@@ -54,19 +67,14 @@ def _shown(value: Any) -> str:
 
 
 def _paragraph(text: str) -> list[str]:
-    return textwrap.wrap(text, 130, break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(text.strip(), 130, break_long_words=False, break_on_hyphens=False)
 
 
 def settings_page() -> str:
     lines = [
         "# Every setting",
         "",
-        *_paragraph(
-            f"Made from the code; {_WRITTEN_BY} writes it. A setting is a line of the file given by `--config` "
-            "(`name=value`, or TOML), a variable (`ANABRANCH_name`), or an option (`--set name=value`); later ones win. "
-            '`anabranch config show` prints those in force and where each comes from. 0 means "no limit" where a limit is counted, as in '
-            "Pulsar. A setting of Pulsar's that is not here has no meaning here, and is reported."
-        ),
+        *_paragraph(_OF_SETTINGS),
     ]
     section = ""
     defaults = config.BrokerConfig().spelled()
@@ -101,12 +109,7 @@ def metrics_page() -> str:
     lines = [
         "# Every metric",
         "",
-        *_paragraph(
-            f"Made from the code; {_WRITTEN_BY} writes it. `/metrics` serves them for Prometheus. Names that begin "
-            "with `pulsar_` are Pulsar's, and mean the same but for what [figures.md](figures.md) says: messages are "
-            "counted, not entries. Labels are `cluster`, and as far as they apply `namespace`, `topic`, `segment` (of a "
-            "scalable topic, whose name is then the `topic`) and `subscription`. A histogram has `_bucket`, `_sum` and `_count`."
-        ),
+        *_paragraph(_OF_METRICS),
     ]
     for group, title in _GROUPS.items():
         lines += ["", f"## {title}", "", "| metric | kind | |", "|---|---|---|"]
