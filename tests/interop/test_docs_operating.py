@@ -1,4 +1,5 @@
-"""docs/operating.md does what it says: its commands run in order in one shell, and print what it shows."""
+"""docs/operating.md and the pages beside it do what they say: the commands of a page run in order in one shell, and
+print what it shows."""
 
 from __future__ import annotations
 
@@ -14,12 +15,18 @@ from pathlib import Path
 import pytest
 from soak.ports import free_port
 
+from anabranch.broker.admin.http.route_table import RouteTable
+from anabranch.broker.config.config import load
+from anabranch.broker.rest import TABLES
 from anabranch.cli.main import build_parser
 from harness.bare_shell import several_brokers
 
 pytestmark = pytest.mark.interop
 
-PAGE = Path(__file__).parents[2] / "docs" / "operating.md"
+DOCS = Path(__file__).parents[2] / "docs"
+# A pause of one process is a page's whole point: that of several brokers is described, and not shown.
+OF_ONE_BROKER = {"backup"}
+PAGES = ["operating", "backup", "downgrade", "logs", "for-kafka-users", "for-pulsar-users"]
 DEPLOY = Path(__file__).parents[2] / "deploy"
 # Six brokers and some fifty commands: a quarter of that on a machine that does nothing else.
 WITHIN_S = 240.0
@@ -29,10 +36,10 @@ _ASIDE = re.compile(r"anabranch: pulsar://|bash: line \d+: +\d+ Killed")
 _MARK = "-- end of block "
 
 
-def blocks() -> list[tuple[str, str]]:
+def blocks(page: str) -> list[tuple[str, str]]:
     """Each piece of the script, and what it is to print: nothing is said if nothing is shown."""
     found: list[tuple[str, str]] = []
-    for match in _BLOCK.finditer(PAGE.read_text(encoding="utf-8")):
+    for match in _BLOCK.finditer((DOCS / f"{page}.md").read_text(encoding="utf-8")):
         if match[1] == "sh":
             found.append((match[2], ""))
         else:
@@ -72,8 +79,11 @@ def script(pieces: list[tuple[str, str]], http_port: str) -> str:
 
 
 @pytest.mark.timeout(WITHIN_S + 20)
-def test_the_page_runs_and_prints_what_it_says(shell: dict[str, str], tmp_path: Path) -> None:
-    pieces = blocks()
+@pytest.mark.parametrize("page", PAGES)
+def test_the_page_runs_and_prints_what_it_says(shell: dict[str, str], tmp_path: Path, page: str) -> None:
+    if page in OF_ONE_BROKER:
+        shell = {name: value for name, value in shell.items() if not name.startswith("ANABRANCH_brokers")}
+    pieces = blocks(page)
     running = subprocess.Popen(
         ["bash", "-c", script(pieces, shell["ANABRANCH_ADMIN_URL"].rpartition(":")[2])],
         cwd=tmp_path,
@@ -118,3 +128,25 @@ def test_the_image_is_made_of_files_that_exist_and_starts_with_options_that_exis
         program, *arguments = json.loads(words)
         assert program == "anabranch"
         build_parser(arguments[0]).parse_args(arguments)
+
+
+def test_the_manifest_starts_a_broker_with_options_ports_and_probes_that_exist() -> None:
+    text = (DEPLOY / "kubernetes.yaml").read_text()
+    image = (DEPLOY / "Containerfile").read_text()
+    entry = re.search(r"^ENTRYPOINT (\[.*\])$", image, re.MULTILINE)
+    given = re.search(r"^ +args: (\[.*\])$", text, re.MULTILINE)
+    assert entry is not None
+    assert given is not None
+    _, *words = json.loads(entry[1]) + json.loads(given[1])
+    build_parser(words[0]).parse_args(words)
+    named = dict(re.findall(r"name: (ANABRANCH_\w+), value: \"?(\w+)\"?", text))
+    config, warnings = load(None, named)
+    assert (config.advertised_address, warnings) == ("anabranch", [])
+    assert {int(port) for port in re.findall(r"containerPort: (\d+)", text)} == {6650, 8080}
+    probed = set(re.findall(r"httpGet: \{path: (\S+),", text))
+    routes = RouteTable(route for table in TABLES for route in table)
+    assert probed == {"/status.html"}
+    assert routes.find("GET", "/status.html") is not None
+    # A folder has one broker, and its log a disk of its own.
+    assert "replicas: 1" in text
+    assert "ReadWriteOnce" in text

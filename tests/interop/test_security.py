@@ -18,7 +18,7 @@ import pytest
 
 from anabranch import blocking
 from anabranch.client.errors import AccessFailed, RequestRefused
-from harness.broker_process import RestFailed
+from harness.broker_process import RestFailed, until
 from harness.secured import SECRET, TOKEN, Authority, Secured
 
 
@@ -181,3 +181,19 @@ def test_tokens_and_keys_are_never_logged(secured: Secured) -> None:
     assert "the token cannot be read" in log
     for secret in ("not-a-token-but-secret", TOKEN, base64.b64encode(SECRET).decode()):
         assert secret not in log
+
+
+def test_a_certificate_replaced_on_the_disk_is_shown_without_a_restart(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    process = Secured(tmp_path, authority)
+    process.settings["tlsCertRefreshCheckDurationSec"] = 1
+    ports = (int(process.settings["brokerServicePortTls"]), int(process.settings["webServicePortTls"]))
+
+    def shown() -> list[str]:
+        return [ssl.get_server_certificate(("127.0.0.1", port)) for port in ports]
+
+    with process:
+        before = shown()
+        authority.certificate("broker")
+        until(lambda: all(one != other for one, other in zip(shown(), before, strict=True)))
+        round_trip(process.url_tls, "t", token=TOKEN, tls_trust_certs_file=authority.file)
