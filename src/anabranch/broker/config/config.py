@@ -154,7 +154,8 @@ class BrokerConfig(BalancerConfig, frozen=True, kw_only=True, rename=spelled, fo
 
     # -- topics
     allow_auto_topic_creation: bool = True
-    allow_auto_topic_creation_type: Literal["partitioned", "non-partitioned"] = "non-partitioned"
+    # With "scalable", clients that know scalable topics get one for a name without a domain; others get what they know.
+    allow_auto_topic_creation_type: Literal["partitioned", "non-partitioned", "scalable"] = "non-partitioned"
     default_num_partitions: int = 1
     max_num_partitions_per_partitioned_topic: int = 0
     default_number_of_namespace_bundles: int = 4

@@ -88,7 +88,7 @@ _PARTITIONS = "[defaultNumPartitions]"
 class AutoTopicCreation(JsonStruct, frozen=True, rename="camel"):
     allow_auto_topic_creation: bool = True
     # Clients send an empty type when they switch creation off.
-    topic_type: Literal["partitioned", "non-partitioned", ""] | None = None
+    topic_type: Literal["partitioned", "non-partitioned", "scalable", ""] | None = None
     default_num_partitions: Int32 | None = None
 
     def check(self) -> None:
@@ -100,6 +100,12 @@ class AutoTopicCreation(JsonStruct, frozen=True, rename="camel"):
         partitions = self.default_num_partitions
         if not self.topic_type:
             return "[topicType] is missing: give partitioned or non-partitioned."
+        if self.topic_type == "scalable":
+            return (
+                ""
+                if partitions is None
+                else f"{_PARTITIONS} is not allowed to be set when the type is scalable."
+            )
         if self.topic_type == "non-partitioned":
             is_fine = partitions is None
             return (

@@ -1,7 +1,8 @@
 """Which topics a lookup creates: whether policy allows auto-creation, and the form that the name asks for.
 
-`topic://x` becomes a scalable topic; `persistent://x` and a short name become the topic that a classic client's first
-lookup would create. The caller has found that no topic of that name exists in either form.
+`topic://x` becomes a scalable topic, `persistent://x` the topic that a classic client's first lookup would create. A
+name without a domain becomes a scalable topic where `allowAutoTopicCreationType` says so, else a classic one. No topic
+of that name exists in either form: the caller has looked.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ from anabranch.controller.service import ScalableTopics
 from anabranch.model.names import Domain, TopicName
 
 
-async def make_missing(new: NewTopics, scalable: ScalableTopics, topic: TopicName, segments: int) -> None:
+async def make_missing(
+    new: NewTopics, scalable: ScalableTopics, topic: TopicName, segments: int, *, is_short: bool = False
+) -> None:
     """Creates the topic; a scalable one gets that many segments. Raises TopicMissing, or the classic lookup's own
-    error, if topics are not auto-created here."""
-    if topic.domain is not Domain.TOPIC:
+    error, if topics are not auto-created here. `is_short`: the name was given without a domain."""
+    is_scalable = topic.domain is Domain.TOPIC or (is_short and await new.makes_scalable(topic))
+    if not is_scalable:
         if not await new.partitions(topic, create=True):
             await new.create(topic)
         return

@@ -75,6 +75,11 @@ class NewTopics:
                 return name.partition_index < partitions
         return self._use_makes_topics(policies)
 
+    async def makes_scalable(self, name: TopicName) -> bool:
+        """Whether use makes scalable topics, for clients that know them."""
+        policies = await self._resources.policies(name.namespace)
+        return effective(self._config(), policies).auto_topic_creation.topic_type == "scalable"
+
     def _use_makes_topics(self, policies: NamespacePolicies) -> bool:
         return effective(self._config(), policies).auto_topic_creation.allow_auto_topic_creation
 

@@ -77,6 +77,10 @@ def _quota(arguments: argparse.Namespace) -> Any:
 def _auto_creation(arguments: argparse.Namespace) -> Any:
     if not arguments.value:
         return {"allowAutoTopicCreation": False}
+    if arguments.scalable and arguments.partitions:
+        raise UsageError("--scalable and --partitions are two kinds of topics: give one")
+    if arguments.scalable:
+        return {"allowAutoTopicCreation": True, "topicType": "scalable"}
     if arguments.partitions:
         return {
             "allowAutoTopicCreation": True,
@@ -139,6 +143,11 @@ _BY_FIELD: Final[Mapping[str, Typed]] = {
             *_SWITCH,
             arg(
                 "--partitions", type=int, metavar="N", help="they are partitioned so (default: they are not)"
+            ),
+            arg(
+                "--scalable",
+                action="store_true",
+                help="they are scalable for clients that know such topics, and not partitioned for others",
             ),
         ),
         _auto_creation,

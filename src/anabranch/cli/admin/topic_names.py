@@ -1,6 +1,6 @@
 """Names of topics that begin with some text, for shells: short ones in public/default, full ones elsewhere.
 
-Nobody reads an error while a shell completes a word: whatever goes wrong, there are no names.
+Errors give no names: a shell that completes a word has no place for them.
 """
 
 from __future__ import annotations

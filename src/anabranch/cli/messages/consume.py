@@ -110,6 +110,8 @@ async def _consume(arguments: argparse.Namespace) -> int:
                 create=arguments.create,
                 security=security_of(arguments),
             )
+            if not arguments.quiet and (told := found.other_kind(arguments.topic)) is not None:
+                print(told, file=sys.stderr)
         else:
             await check_reachable(arguments.service_url, security_of(arguments))
         if arguments.kind != "checkpoint" and not isinstance(start, str):

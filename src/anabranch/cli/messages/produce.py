@@ -109,6 +109,8 @@ async def _produce(arguments: argparse.Namespace) -> int:
 
 
 def _say_before(arguments: argparse.Namespace, found: FoundTopic) -> None:
+    if (told := found.other_kind(arguments.topic)) is not None:
+        print(told, file=sys.stderr)
     if found.schema is not None and arguments.schema is None:
         kind = pb.Schema.Type.Name(found.schema.type)
         print(

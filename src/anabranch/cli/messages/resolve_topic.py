@@ -40,6 +40,15 @@ class FoundTopic:
     def is_classic(self) -> bool:
         return self.name.domain is Domain.PERSISTENT
 
+    def other_kind(self, asked: str) -> str | None:
+        """What a user is told who has named a scalable topic and gets a classic one; None for everybody else."""
+        if not self.is_classic or not asked.startswith(f"{Domain.TOPIC}://"):
+            return None
+        return (
+            f"{asked} is the classic topic {self.name}, which was there before and does not split: `anabranch topics "
+            f"migrate {self.name.namespace}/{self.name.local}` makes it scalable"
+        )
+
 
 async def check_reachable(service_url: str, security: Security | None = None) -> None:
     """Raises ConnectionLost, with the reason, if no broker answers."""

@@ -40,6 +40,7 @@ class LayoutWatch:
         self.controller_url = ""
         self.is_deleted = False
         self._asked = str(self.topic)
+        self._given = topic
         self._connections = connections
         self._backoff = backoff
         self._urls: dict[SegmentId, str] = {}
@@ -131,7 +132,8 @@ class LayoutWatch:
                 C.SCALABLE_TOPIC_LOOKUP,
                 "scalableTopicLookup",
                 session_id=session.number,
-                topic=self._asked,
+                # Our brokers decide which kind of topic is made for a name without a domain.
+                topic=self._given if connection.is_ours and "://" not in self._given else self._asked,
                 create_if_missing=create,
             )
             async with asyncio.timeout(REQUEST_MAX_S):
@@ -172,6 +174,13 @@ class LayoutWatch:
         }
         if not self._first.done():
             self._first.set_result(None)
+            if self._asked.startswith(f"{Domain.TOPIC}://") and _is_classic(layout):
+                log.warning(
+                    "%s: there is a classic topic of that name, %s, which is used; it does not split by itself. "
+                    "Migrating it makes it scalable",
+                    self._asked,
+                    self.shown_topic,
+                )
         self._tell()
 
     def _tell(self) -> None:

@@ -14,10 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from anabranch.broker.admin.http.needs import Needs
 from anabranch.model.names import Domain
+
+# The path of a scalable topic in Pulsar's own routes of such topics: its name may hold slashes.
+SCALABLE_TOPIC: Final = "/{tenant}/{namespace}/{topic:path}"
 
 Handler = Callable[..., Awaitable[Any]]
 H = TypeVar("H", bound=Handler)

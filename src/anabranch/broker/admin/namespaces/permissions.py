@@ -24,8 +24,7 @@ from anabranch.broker.admin.http.names import decoded_once
 from anabranch.broker.admin.http.needs import Needs
 from anabranch.broker.admin.http.parameters import From, Role, SubscriptionName
 from anabranch.broker.admin.http.request import HttpRequest, body_of
-from anabranch.broker.admin.http.routes import Routes, topic_routes
-from anabranch.broker.admin.scalable.topics import TOPIC
+from anabranch.broker.admin.http.routes import SCALABLE_TOPIC, Routes, topic_routes
 from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.policy.namespace import NamespacePolicies
 from anabranch.broker.security import grants
@@ -167,7 +166,7 @@ async def revoke_on_topic(services: AdminServices, topic: TopicName, role: Grant
 for _table, _path, _kind in (
     (topics, "", "topic"),
     (non_persistent, "", "non_persistent"),
-    (scalable, TOPIC, "scalable"),
+    (scalable, SCALABLE_TOPIC, "scalable"),
 ):
     _table.add("GET", _path + "/permissions", on_topic, name=f"on_{_kind}")
     _of_role = _path + "/permissions/{role}"

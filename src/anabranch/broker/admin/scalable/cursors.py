@@ -71,7 +71,7 @@ async def skip(
     if last is None:
         await service.skip_all(topic, subscription)
         return
-    counts = last.before | {last.segment: last.index + 1}
+    counts = last.before | {last.segment: last.number + 1}
     for number, skipped in counts.items():
         if skipped:
             await at_owners(services, [names[number]], skip_on_segment, subscription, skipped)

@@ -111,7 +111,7 @@ async def _nth(
     told = (
         []
         if found is None
-        else await at_owners(services, [names[found.segment]], entry_at, subscription, found.index)
+        else await at_owners(services, [names[found.segment]], entry_at, subscription, found.number)
     )
     if found is None or not told or told[0][1] is None:
         raise RestError(404, "Message not found")

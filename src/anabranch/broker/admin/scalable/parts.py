@@ -51,7 +51,7 @@ class SegmentEntry(NamedTuple):
     """An entry by its number in a segment, and how many entries of each segment come before it."""
 
     segment: SegmentId
-    index: int
+    number: int
     before: dict[SegmentId, int]
 
 
@@ -114,7 +114,8 @@ async def nth_entry(
 
 @owner_read
 async def time_span(services: AdminServices, name: TopicName, subscription: str) -> TimeSpan | None:
-    """Of all entries, or of those that the subscription has not acknowledged; None without that subscription."""
+    """The span of all entries, or of those that the subscription has not acknowledged; None if the segment has no such
+    subscription."""
     topic = await services.topic(name)
     log = topic.log
     found = topic.subscriptions.get(subscription)

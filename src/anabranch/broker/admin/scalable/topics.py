@@ -20,7 +20,7 @@ from anabranch.broker.admin.http.names import decoded_once
 from anabranch.broker.admin.http.needs import Needs
 from anabranch.broker.admin.http.parameters import From
 from anabranch.broker.admin.http.request import HttpRequest, body
-from anabranch.broker.admin.http.routes import Routes
+from anabranch.broker.admin.http.routes import SCALABLE_TOPIC, Routes
 from anabranch.broker.admin.scalable.stats import stats_json
 from anabranch.broker.admin.services import AdminServices
 from anabranch.controller.core.errors import TopicMissing
@@ -31,7 +31,7 @@ from anabranch.model.scalable import ScalableTopic, SubscriptionKind
 routes = Routes("/admin/v2/scalable", tag="scalable topics", needs=Needs.TENANT_ADMIN, domain=Domain.TOPIC)
 
 LIST = "/{tenant}/{namespace}"
-TOPIC = "/{tenant}/{namespace}/{topic:path}"
+TOPIC = SCALABLE_TOPIC
 SUBSCRIPTION = TOPIC + "/subscriptions/{subscription:path}"
 
 SEGMENT_ID_MAX = 2**63 - 1

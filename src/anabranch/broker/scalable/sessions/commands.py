@@ -99,7 +99,8 @@ class ScalableCommands:
                 del watches[number]
 
         async def make() -> None:
-            await make_missing(self._new_topics, topics, topic, self._default_segments)
+            is_short = "://" not in request.topic
+            await make_missing(self._new_topics, topics, topic, self._default_segments, is_short=is_short)
 
         watch = DagWatch(
             number,
