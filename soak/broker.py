@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import signal
@@ -19,6 +20,8 @@ from typing import Any
 from soak.ports import free_port
 
 START_SECONDS_MAX = 60.0
+# What a request may fail with while the broker is killed and started again.
+REST_ERRORS = (urllib.error.URLError, http.client.HTTPException, OSError, TimeoutError)
 
 
 class _ToOwner(urllib.request.HTTPRedirectHandler):

@@ -8,7 +8,6 @@ none stored twice.
 from __future__ import annotations
 
 import asyncio
-import http.client
 import random
 import time
 import urllib.error
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from soak.broker import BrokerProcess
+from soak.broker import REST_ERRORS, BrokerProcess
 from soak.kill import cut_log
 from soak.scalable_clients import (
     CHUNKING,
@@ -27,6 +26,7 @@ from soak.scalable_clients import (
     Producing,
     World,
 )
+from soak.scalable_sharers import BUDGET, Sharers
 
 NAMESPACE = "public/river"
 TOPIC = f"{NAMESPACE}/delta"
@@ -37,13 +37,13 @@ SLOW_SECONDS = 1.0
 CHUNKED_PER_SECOND = 15.0
 SETTINGS = {
     "scalableTopicConsumerSessionGracePeriodSeconds": 3,
+    "scalableTopicEntryBucketBudget": BUDGET,
     "retentionCheckIntervalInSeconds": 1,
     "logFileBytes": 8 << 20,
     "defaultRetentionTimeInMinutes": 0,
     "logLingerSeconds": 0,
     "maxMessageSize": MESSAGE_BYTES_MAX,
 }
-REST_ERRORS = (urllib.error.URLError, http.client.HTTPException, OSError, TimeoutError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +260,10 @@ async def _run(options: Options, broker: BrokerProcess) -> int:
 
         world = World(broker.url, f"topic://{TOPIC}", chance, note=note)
         conductor = Conductor(options, broker, world)
+        sharers = Sharers(broker, options.seed, note, options.per_second)
         await conductor.prepare()
+        await sharers.prepare()
+        sharers.start()
         consumers = [
             *(Member(world, "stream", f"stream-{n}", is_stream=True).live() for n in range(3)),
             *(Member(world, "queue", f"queue-{n}", is_stream=False).live() for n in range(2)),
@@ -279,16 +282,17 @@ async def _run(options: Options, broker: BrokerProcess) -> int:
         try:
             await conductor.reshape()
             await cancel(subscribing)
-            world.is_calm = True
-            await asyncio.gather(*sending)
-            await settle(world, options.quiet_s)
+            world.is_calm = sharers.world.is_calm = True
+            await asyncio.gather(*sending, sharers.sent())
+            await asyncio.gather(settle(world, options.quiet_s), settle(sharers.world, options.quiet_s))
         except EXPECTED as error:
             world.history.violations.append(f"the run did not end: {error!r}")
         finally:
             await conductor.end()
+            await sharers.end()
             for task in (*living, *sending, subscribing):
                 await cancel(task)
-        return _report(options, conductor, time.monotonic() - began)
+        return _report(options, conductor, sharers, time.monotonic() - began)
 
 
 async def settle(world: World, quiet_s: float) -> None:
@@ -303,16 +307,16 @@ async def settle(world: World, quiet_s: float) -> None:
         await asyncio.sleep(0.25)
 
 
-def _report(options: Options, conductor: Conductor, took_s: float) -> int:
+def _report(options: Options, conductor: Conductor, sharers: Sharers, took_s: float) -> int:
     figures, world = conductor.figures, conductor.world
-    violations = world.history.check()
+    violations = [*world.history.check(), *sharers.check()]
     took = sorted(figures.operation_s) or [0.0]
     print(
         f"\n{figures.splits} splits and {figures.merges} merges in {took_s:.0f} s, seed {options.seed}: "
         f"{conductor.summary()}, p99 {took[len(took) * 99 // 100] * 1000:.0f} ms, {figures.refused} refused, "
         f"{figures.made} subscriptions made and {figures.deleted} deleted meanwhile, "
         f"slowest restart {max(figures.serving_again_s, default=0.0):.2f} s, "
-        f"{world.history.unanswered} without a receipt"
+        f"{world.history.unanswered} without a receipt\n{sharers.summary()}"
     )
     for violation in violations:
         print(f"VIOLATION {violation}")

@@ -15,6 +15,9 @@ from anabranch.simulation.cluster.sharing import SharingFigures
 from anabranch.simulation.run import run
 from anabranch.simulation.world.kinds import TroubleKind, drawn
 
+# Many runs each: seconds of processor time, which a busy machine makes minutes of.
+pytestmark = pytest.mark.timeout(900)
+
 SEEDS = int(os.environ.get("ANABRANCH_SIM_SEEDS", "40"))
 SEEDS_PER_TEST = 5
 SABOTAGE_SEEDS = 60
