@@ -282,6 +282,7 @@ class Broker:
         self.log_probe = LogProbe(self.log, self.topic_services.ledger_ids, self.loop.time)
         self.loop_share = LoopShare(self.loop.time, time.thread_time)
         self.quota_check_times = self.rounds.quota_check_times
+        self.topic_pauses = self.open_topics.pauses
         self.publish_times = Recent(self.log.histograms().get("append", Histogram()))
         self.recorder = Recorder(self.loaded, self.scalable, self.now_ms, self.loop.time)
         self.open_topics.on_open(self.recorder.opened)

@@ -162,6 +162,9 @@ _BROKER: Final = {
         "histogram", "For how many more minutes tokens are valid when they are sent"
     ),
     "pulsar_version_info": _gauge("1; the version is a label"),
+    "anabranch_topic_pause_seconds": Metric(
+        "histogram", "How long no broker served a topic that another one has handed over to this one"
+    ),
     "anabranch_event_loop_lag_seconds": Metric(
         "histogram", "How late the event loop is, measured all the time"
     ),

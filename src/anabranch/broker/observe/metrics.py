@@ -115,6 +115,9 @@ class MeasuredBroker(Protocol):
     def loop_lags(self) -> Histogram: ...
 
     @property
+    def topic_pauses(self) -> Histogram: ...
+
+    @property
     def quota_check_times(self) -> Histogram: ...
 
     @property
@@ -460,6 +463,7 @@ def _add_broker(page: Page, cluster: str, broker: MeasuredBroker) -> None:
     _add_sign_ins(page, cluster, broker.sign_in.counts)
     page.add("pulsar_version_info", f'{cluster},version="{escaped(anabranch.__version__)}"', 1)
     page.add_histogram("anabranch_event_loop_lag_seconds", cluster, broker.loop_lags)
+    page.add_histogram("anabranch_topic_pause_seconds", cluster, broker.topic_pauses)
     page.add_histogram(
         "pulsar_storage_backlog_quota_check_duration_seconds", cluster, broker.quota_check_times
     )

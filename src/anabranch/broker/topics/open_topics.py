@@ -24,9 +24,12 @@ from anabranch.broker.topics.creation import NewTopics
 from anabranch.controller.records import Records
 from anabranch.metadata.port import SessionState
 from anabranch.model.buckets import Splits
+from anabranch.model.histogram import Histogram
 from anabranch.model.names import Domain, TopicName
+from anabranch.model.position import Incarnation, LedgerId
 from anabranch.model.scalable import ScalableTopic, scalable_name
 from anabranch.storage.core.topic_record import TopicRecord
+from anabranch.storage.port import LedgerState
 from anabranch.storage.topic.stored_record import TopicGoneError
 from anabranch.storage.topic.taking_over import finish_delete
 from anabranch.storage.topic.topic_log import TopicLog
@@ -64,6 +67,9 @@ class OpenTopics:
         # Topics open since before our session was last lost: other brokers may have had them since. Checked before use.
         self._suspects: dict[Topic, None] = {}
         self._losses = 0
+        # How long no broker served a topic that came here from a living one, as this broker measures it: from its
+        # request to the former owner, which closes the topic then, until the topic is open here.
+        self.pauses = Histogram()
 
     def on_open(self, callback: Callable[[TopicName], None]) -> None:
         """Calls back with the name of each topic that is opened, also of one that is opened to be deleted."""
@@ -156,7 +162,8 @@ class OpenTopics:
         record = made_for
         if is_segment and record is None:
             record = await self._record_of(name)
-        opened = await self._open_log(name, made_for)
+        released: list[float] = []
+        opened = await self._open_log(name, made_for, released.append)
         splits: Splits = ()
         if is_segment and record is not None:
             if generation_of(opened.topic_record.properties) != record.generation:
@@ -173,6 +180,8 @@ class OpenTopics:
             raise
         if losses != self._losses:
             self._suspects[topic] = None
+        if released:
+            self.pauses.observe(self._services.loop.time() - released[0])
         return topic
 
     async def _load(self, topic: Topic, *, for_deletion: bool) -> None:
@@ -192,17 +201,28 @@ class OpenTopics:
                 with contextlib.suppress(NotFound):
                     topic.apply_policies(await self._resources.policies(name.namespace))
 
-    async def _open_log(self, name: TopicName, made_for: ScalableTopic | None) -> TopicLog:
+    async def _open_log(
+        self, name: TopicName, made_for: ScalableTopic | None, released: Callable[[float], None]
+    ) -> TopicLog:
+        """Calls `released` with the time at which a living owner was asked for the topic, if it has let go of it."""
         services = self._services
         path, namespace, now_ms = topic_record_path(name), str(name.namespace), services.now_ms()
         where = (path, namespace, services.log_store, services.metadata, services.ledger_ids, now_ms)
+
+        async def last_word(incarnation: Incarnation, ledger: LedgerId, path: str) -> LedgerState | None:
+            asked_s = services.loop.time()
+            told = await services.last_word(incarnation, ledger, path)
+            if told is not None:
+                released(asked_s)
+            return told
+
         if made_for is not None:
             properties = {GENERATION: str(made_for.generation)}
             made = await TopicLog.create_open(*where, properties, made_for.layout.topic_id)
             if made is not None:
                 return made
         try:
-            return await TopicLog.open(*where, services.last_word)
+            return await TopicLog.open(*where, last_word)
         except TopicGoneError as error:
             # A deletion that lost the store half-way leaves its mark, under which no topic could be created.
             await self.finish_deleting(name)

@@ -94,6 +94,27 @@ async def test_a_transfer_brings_the_topics_and_their_clients_straight_to_the_de
         assert await target.read(name, "s", 1) == [b"one"]
 
 
+async def test_the_pause_of_each_topic_that_moves_is_measured_by_its_new_owner(cluster: Cluster) -> None:
+    source, target = cluster.nodes[:2]
+    bundle = bundle_of(source, topic_of(source))
+    names = names_in(bundle, 5)
+    for name in names:
+        await source.publish(name, b"one")
+        await watched(cluster, source, name)
+    began_s = asyncio.get_running_loop().time()
+    await balancer(source).requests.transfer(bundle, target.broker.registry.me.id, "for a test")
+    took_s = asyncio.get_running_loop().time() - began_s
+    pauses = target.broker.topic_pauses
+    assert pauses.count == len(names)
+    assert 0 < pauses.sum <= len(names) * took_s
+    assert source.broker.topic_pauses.count == 0
+    # One that no living broker had is not among them.
+    other_name = next(name for name in names_in(bundle, 100) if name not in names)
+    await target.publish(other_name, b"one")
+    assert pauses.count == len(names)
+    assert "\nanabranch_topic_pause_seconds_count{" in (await target.http.get("/metrics/")).text
+
+
 async def test_the_destination_says_that_it_has_the_bundle_only_after_the_source_has_let_go(
     cluster: Cluster,
 ) -> None:
