@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -212,6 +213,26 @@ def test_without_zookeeper_open_topics_go_on_and_stay_where_they_are(cluster: Zo
     # What needs the metadata works again.
     with blocking.connect(cluster.url) as client, client.producer("made-after") as producer:
         producer.send(b"x")
+
+
+def test_after_a_pause_that_ends_all_sessions_the_brokers_share_the_topics_again(
+    cluster: ZooKeeperCluster,
+) -> None:
+    """ZooKeeper counts the time of its own pause against every session."""
+    publish(cluster.url, "first")
+    sessions = [next(iter(broker.relays[0].passwords)) for broker in cluster.brokers]
+    cluster.server.send_signal(signal.SIGSTOP)
+    for broker in cluster.brokers:
+        until(lambda broker=broker: "is in doubt" in broker.log)  # type: ignore[misc]
+    ends = time.monotonic() + 2 * SESSION_MS / 1000
+    until(lambda: time.monotonic() > ends)
+    cluster.server.send_signal(signal.SIGCONT)
+    for broker, session in zip(cluster.brokers, sessions, strict=True):
+        until(lambda broker=broker, session=session: set(broker.relays[0].passwords) - {session})  # type: ignore[misc]
+    until(lambda: len(json.loads(cluster.cluster("status", "--json").stdout)["brokers"]) == 3)
+    publish(cluster.url, "second")
+    assert stored(cluster.url, "first", "second")
+    assert all(broker.is_running for broker in cluster.brokers)
 
 
 def test_the_death_of_the_ensembles_leader_is_hardly_noticed(tmp_path: Path) -> None:
