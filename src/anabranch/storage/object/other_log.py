@@ -112,6 +112,8 @@ class OtherObjectLog:
         self._states_indexed = 0
         self._scan_from = 1
         self._indexed: set[int] = set()
+        # Numbers known to hold commits. Fences are none, and are never deleted.
+        self.commits: set[int] = set()
 
     # -- taking
 
@@ -142,6 +144,12 @@ class OtherObjectLog:
             answer = await self._recover(scope)
             key = self.keys.answer(self._taken.results)
             await create_settled(self._medium, key, encode_result(answer), self._policy)
+
+    async def is_final(self) -> bool:
+        """Whether the answer about the whole log is stored, so that its commits are never recovered again."""
+        async with self._taking:
+            await self._load_taken()
+        return self._taken.is_final
 
     async def _load_taken(self) -> None:
         while not self._taken.is_final:
@@ -338,6 +346,7 @@ class OtherObjectLog:
             for note in await _in_parallel(self._state, numbers):
                 self.places.add_notes(note.places)
                 self.places.sizes.update(note.sizes)
+                self.commits.update(note.sizes)
                 self._scan_from = max(self._scan_from, note.scan_from)
                 self._states_indexed = max(self._states_indexed, note.number)
             self._indexed = {one for one in self._indexed if one >= self._scan_from}
@@ -361,6 +370,7 @@ class OtherObjectLog:
     def _index(self, number: int, table: CommitTable, size: int) -> None:
         self.places.sizes[number] = size
         self._indexed.add(number)
+        self.commits.add(number)
         for ledger, first, entries, _, _ in table.runs:
             if entries:
                 self.places.add(ledger, first, number)

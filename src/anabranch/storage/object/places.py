@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from anabranch.storage.object.core.objects import PlacesNote
 
@@ -59,6 +59,16 @@ class EntryPlaces:
 
     def drop(self, ledger: int) -> None:
         self._rows.pop(ledger, None)
+
+    def live_numbers(self, first_live: Callable[[int], int | None]) -> set[int]:
+        """The numbers that hold anything live, where `first_live` says from which entry on a ledger lives, if it
+        does."""
+        found: set[int] = set()
+        for ledger, (firsts, numbers) in self._rows.items():
+            first = first_live(ledger)
+            if first is not None:
+                found.update(numbers[max(0, bisect_right(firsts, first) - 1) :])
+        return found
 
 
 class NewPlaces:
