@@ -431,7 +431,7 @@ class ObjectLog:
     def _settled(self, put: _Put) -> None:
         del self._puts[put.number]
         self.put_times.observe(self._loop.time() - put.began)
-        self.places.sizes[put.number] = len(put.data)
+        self.places.set_sizes({put.number: len(put.data)})
         self._new_places.add_size(put.number, len(put.data))
         if self.is_out:
             self.is_out = False

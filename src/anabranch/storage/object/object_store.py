@@ -327,11 +327,11 @@ class ObjectLogStore:
         await self._reclaimer.run()
 
     def stats(self) -> Mapping[str, float]:
-        sizes = self._log.places.sizes
+        places = self._log.places
         counts = self._medium.counts
         return {
-            "files": len(sizes),
-            "disk_bytes": sum(sizes.values()),
+            "files": len(places.numbers),
+            "disk_bytes": places.total_bytes,
             "live_bytes": self._live_bytes(),
             "removed_files": self._reclaimer.removed,
             "cache_bytes": self._cache.bytes,

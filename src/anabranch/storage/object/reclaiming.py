@@ -20,6 +20,7 @@ from anabranch.storage.object.core.objects import LogKeys
 from anabranch.storage.object.medium import MediumError
 from anabranch.storage.object.object_log import ObjectLog
 from anabranch.storage.object.other_log import OtherObjectLog
+from anabranch.storage.object.places import EntryPlaces
 from anabranch.storage.object.policy import ObjectLogPolicy
 from anabranch.storage.object.requests import CountingMedium, asked
 from anabranch.storage.port import Living, LogError
@@ -52,6 +53,9 @@ class ObjectReclaimer:
         self._is_sole = is_sole
         self._policy = policy
         self._turn = asyncio.Lock()
+        # Logs of others: those with commits left, once they were listed, and those whose commits are known.
+        self._unfinished: set[Incarnation] | None = None
+        self._indexed: set[Incarnation] = set()
         self.living: Living | None = None
         # When each was first found to be unneeded, on the loop's clock; by its log and number.
         self._dead_since: dict[tuple[Incarnation, int], float] = {}
@@ -64,14 +68,22 @@ class ObjectReclaimer:
         async with self._turn:
             await self._ask()
             await self._own.checkpoint()
-            await self._delete(self._incarnation, self._own.keys, self._dead_here(), self._own.places.sizes)
-            for incarnation in await self._other_logs():
+            await self._delete(self._incarnation, self._own.keys, self._dead_here(), self._own.places)
+            for incarnation in sorted(await self._unfinished_logs()):
                 other = self._other(incarnation)
                 if await other.is_final():
-                    await other.index()
-                    dead = other.commits - other.places.live_numbers(self._first_live)
-                    await self._delete(incarnation, other.keys, dead, other.places.sizes)
-                    other.commits -= dead - other.places.sizes.keys()
+                    await self._delete_of(incarnation, other)
+
+    async def _delete_of(self, incarnation: Incarnation, other: OtherObjectLog) -> None:
+        if incarnation not in self._indexed:
+            await other.index()
+            self._indexed.add(incarnation)
+        dead = other.commits - other.places.live_numbers(self._first_live)
+        await self._delete(incarnation, other.keys, dead, other.places)
+        other.commits &= set(other.places.numbers)
+        if not other.commits:
+            assert self._unfinished is not None
+            self._unfinished.discard(incarnation)
 
     async def forever(self) -> None:
         while True:
@@ -113,17 +125,20 @@ class ObjectReclaimer:
     def _dead_here(self) -> set[int]:
         alive = self._own.places.live_numbers(self._first_live)
         needed_from = self._own.needed_from
-        return {number for number in self._own.places.sizes if number < needed_from} - alive
+        return {number for number in self._own.places.numbers if number < needed_from} - alive
 
-    async def _other_logs(self) -> list[Incarnation]:
+    async def _unfinished_logs(self) -> set[Incarnation]:
+        """Logs of others that still have commits. All of them were there at the start, so they are listed once."""
         if not self._is_sole:
-            return []
-        listed = await asked(lambda: self._medium.list("wal"), self._policy)
-        names = {Incarnation(key.split("/")[2]) for key, _ in listed if key.count("/") >= 3}
-        return sorted(one for one in names if one != self._incarnation)
+            return set()
+        if self._unfinished is None:
+            listed = await asked(lambda: self._medium.list("wal"), self._policy)
+            names = {Incarnation(key.split("/")[2]) for key, _ in listed if key.count("/") >= 3}
+            self._unfinished = names - {self._incarnation}
+        return self._unfinished
 
     async def _delete(
-        self, incarnation: Incarnation, keys: LogKeys, dead: Iterable[int], sizes: dict[int, int]
+        self, incarnation: Incarnation, keys: LogKeys, dead: Iterable[int], places: EntryPlaces
     ) -> None:
         now = asyncio.get_running_loop().time()
         due = []
@@ -135,7 +150,7 @@ class ObjectReclaimer:
             some = due[at : at + _DELETES_MAX]
             await self._delete_some([keys.number(number) for number in some])
             for number in some:
-                sizes.pop(number, None)
+                places.remove(number)
                 del self._dead_since[incarnation, number]
             self.removed += len(some)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 
 import pytest
@@ -157,6 +157,40 @@ async def test_what_another_broker_has_trimmed_of_a_topic_that_moved_is_asked_of
     records[RECORD] = unread
     await store.reclaim()
     assert commits(bucket, store.incarnation) == []
+
+
+class Interrupted(MemoryBucket):
+    """Lets something happen when a log's numbers are listed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[], Awaitable[None]] | None = None
+
+    async def list(self, folder: str, after: str = "") -> list[tuple[str, int]]:
+        meanwhile = self.meanwhile
+        if folder.endswith("/log") and meanwhile is not None:
+            self.meanwhile = None
+            await meanwhile()
+        return await super().list(folder, after)
+
+
+async def test_commits_that_are_deleted_while_their_log_is_taken_are_no_gaps() -> None:
+    """Fences in their places would say that nothing above them counts."""
+    bucket = Interrupted()
+    old = await started(bucket, is_sole=False)
+    old.retain([])
+    await filled(old, L1, [b"%d" % n for n in range(10)])
+
+    async def meanwhile() -> None:
+        old.trim(L1, old.incarnation, 5)
+        await old.reclaim()
+
+    bucket.meanwhile = meanwhile
+    heir = await started(bucket, is_sole=False)
+    assert (await heir.take(old.incarnation, [L1]))[L1].entries_end == 10
+    assert len(await heir.read(L1, old.incarnation, 5, 10, 100, 1 << 20)) == 5
+    third = await started(bucket, is_sole=False)
+    assert (await third.take(old.incarnation, None))[L1].entries_end == 10
 
 
 async def play(seed: int) -> None:
