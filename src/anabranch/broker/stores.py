@@ -122,8 +122,7 @@ async def sole_stores(config: BrokerConfig) -> AsyncIterator[Stores]:
     lock = await lock_folder(data)
     try:
         async with opened_metadata(data) as (_, metadata):
-            # Whichever process wrote to it before had this folder locked, and has ended.
-            yield Stores(metadata, await _log(config, metadata, has_ended=lambda _: True))
+            yield Stores(metadata, await _log(config, metadata))
     finally:
         os.close(lock)
 
@@ -156,10 +155,9 @@ async def _log(
     *,
     brokers: int = 1,
     is_shared: bool = False,
-    has_ended: Callable[[Incarnation], bool] = lambda _: False,
 ) -> LogStore:
     if config.log_url:
-        return await object_log(config, metadata, has_ended=has_ended)
+        return await object_log(config, metadata, is_sole=not is_shared)
     await object_identity.check_local(metadata, Path(config.data_dir))
     return file_log(config, brokers=brokers, is_shared=is_shared)
 
@@ -180,9 +178,14 @@ def file_log(config: BrokerConfig, *, brokers: int = 1, is_shared: bool = False)
 
 
 async def object_log(
-    config: BrokerConfig, metadata: MetadataStore, *, has_ended: Callable[[Incarnation], bool]
+    config: BrokerConfig,
+    metadata: MetadataStore,
+    *,
+    is_sole: bool = False,
+    has_ended: Callable[[Incarnation], bool] = lambda _: False,
 ) -> LogStore:
-    """The log in the object store that the settings name. StartError if it cannot be used."""
+    """The log in the object store that the settings name, for a broker that is the only one on its metadata, or one of
+    several. StartError if it cannot be used. `has_ended` says whether a broker is known to be gone."""
     # Imported only if needed.
     from anabranch.storage.object.medium import MediumError
     from anabranch.storage.object.opening import open_object_log
@@ -193,7 +196,9 @@ async def object_log(
         puts_per_second=puts, puts_burst=max(1, round(2 * puts)), cache_bytes=config.log_cache_bytes
     )
     try:
-        medium, log = open_object_log(config.log_url, clock_ms=now_ms, policy=policy, has_ended=has_ended)
+        medium, log = open_object_log(
+            config.log_url, clock_ms=now_ms, policy=policy, has_ended=has_ended, is_sole=is_sole
+        )
         await object_identity.check(metadata, medium, Path(config.data_dir))
     except MediumError as error:
         raise StartError(f"cannot use logUrl: {error}") from error

@@ -145,6 +145,8 @@ class ObjectLog:
         self._state_base = 0
         self._state_bytes = 0
         self._state_ordinal = 0
+        # Commits at lower numbers are in a checkpoint that is stored: recovery does not read them.
+        self.needed_from = 1
         self._checkpointing: asyncio.Task[None] | None = None
         self._checkpoint_timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop
@@ -252,6 +254,10 @@ class ObjectLog:
         if self._folds.pop(ledger, None) is not None:
             self._dirty.discard(ledger)
             self._gone.add(ledger)
+
+    def is_writing(self, ledger: LedgerId) -> bool:
+        writer = self.writers.get(ledger)
+        return writer is not None and writer.is_writing
 
     def begin(self) -> Commit:
         commit = Commit()
@@ -425,7 +431,7 @@ class ObjectLog:
     def _settled(self, put: _Put) -> None:
         del self._puts[put.number]
         self.put_times.observe(self._loop.time() - put.began)
-        self.places.sizes[put.number] = len(put.data)
+        self.places.set_sizes({put.number: len(put.data)})
         self._new_places.add_size(put.number, len(put.data))
         if self.is_out:
             self.is_out = False
@@ -701,6 +707,17 @@ class ObjectLog:
         key = self.keys.state(note.number)
         if not await create_settled(self._medium, key, encode_state(note), self._policy):
             raise LogFailedError(f"{key} is not what this log wrote: another broker uses its name")
+        self.needed_from = note.scan_from
+
+    async def checkpoint(self) -> None:
+        """Returns once a checkpoint is stored that has everything confirmed so far, or the log has ended."""
+        while self.error is None and not self.is_closing:
+            if self._checkpointing is not None and not self._checkpointing.done():
+                await asyncio.shield(self._checkpointing)
+                continue
+            if self._numbering.confirmed == self._state_ordinal:
+                return
+            self._checkpoint()
 
 
 def _is_worth_folding(writer: FileLedgerWriter) -> bool:

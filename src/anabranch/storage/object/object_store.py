@@ -22,6 +22,7 @@ from anabranch.storage.object.other_log import OtherObjectLog
 from anabranch.storage.object.policy import ObjectLogPolicy
 from anabranch.storage.object.probe import probe
 from anabranch.storage.object.reading import ObjectReader
+from anabranch.storage.object.reclaiming import ObjectReclaimer
 from anabranch.storage.object.requests import CountingMedium, create_settled
 from anabranch.storage.on_disk.cache import EntryCache
 from anabranch.storage.on_disk.fences import FinalStates, encode_result
@@ -47,8 +48,10 @@ _READ_TRIES = 3
 class ObjectLogStore:
     """Implements `LogStore` on any medium; several brokers write logs side by side.
 
-    `has_ended` says whether the writer of another log is known to be gone. Its log is then taken whole, which saves the
-    requests for every further topic. A living writer's ledgers are taken one by one."""
+    `has_ended` says whether the writer of another log is known to be gone. Its log is then taken whole, which saves
+    the requests for every further topic. A living writer's ledgers are taken one by one. `is_sole` says that no other
+    broker
+    uses the metadata: all other writers have ended then, and what no record names of their logs is deleted."""
 
     def __init__(
         self,
@@ -58,11 +61,13 @@ class ObjectLogStore:
         incarnation: Incarnation | None = None,
         policy: ObjectLogPolicy | None = None,
         has_ended: Callable[[Incarnation], bool] = lambda _: False,
+        is_sole: bool = False,
     ) -> None:
         self._policy = policy or ObjectLogPolicy()
+        self._is_sole = is_sole
         self._medium = CountingMedium(medium)
         self._incarnation = incarnation or new_incarnation(clock_ms)
-        self._has_ended = lambda one: one != self._incarnation and has_ended(one)
+        self._has_ended = lambda one: one != self._incarnation and (is_sole or has_ended(one))
         self._cache = EntryCache(self._policy.cache_bytes)
         self._cache_hits = 0
         self._cache_misses = 0
@@ -79,6 +84,16 @@ class ObjectLogStore:
             self._policy,
             self._tell_end,
         )
+        self._reclaimer = ObjectReclaimer(
+            self._medium,
+            self._log,
+            self._incarnation,
+            self._live,
+            self._other,
+            self._policy,
+            is_sole=is_sole,
+        )
+        self._reclaiming: asyncio.Task[None] | None = None
         self._is_started = False
 
     @property
@@ -130,10 +145,15 @@ class ObjectLogStore:
         await probe(self._medium)
         self._log.start()
         self._is_started = True
+        # Cancelled by `close`.
+        self._reclaiming = asyncio.create_task(self._reclaimer.forever())
 
     async def close(self) -> None:
         if self._is_started:
             self._is_started = False
+            if self._reclaiming is not None:
+                self._reclaiming.cancel()
+                await asyncio.wait([self._reclaiming])
             await self._log.stop_appends()
             if self._log.is_settled:
                 await self._hand_over()
@@ -180,7 +200,7 @@ class ObjectLogStore:
     # -- taking over
 
     def look_for_fences(self) -> None:
-        if self._is_started:
+        if self._is_started and not self._is_sole:
             self._log.look_for_fences()
 
     async def take(
@@ -298,21 +318,22 @@ class ObjectLogStore:
         self._live.know(live)
 
     def ask(self, living: Living) -> None:
-        """Nothing is removed from the store yet, so nothing is asked."""
+        self._reclaimer.living = living
 
     def retain(self, live: Iterable[LiveLedger]) -> None:
         self._live.retain(live)
 
     async def reclaim(self) -> None:
-        """Objects are not removed yet."""
+        await self._reclaimer.run()
 
     def stats(self) -> Mapping[str, float]:
-        sizes = self._log.places.sizes
+        places = self._log.places
         counts = self._medium.counts
         return {
-            "files": len(sizes),
-            "disk_bytes": sum(sizes.values()),
+            "files": len(places.numbers),
+            "disk_bytes": places.total_bytes,
             "live_bytes": self._live_bytes(),
+            "removed_files": self._reclaimer.removed,
             "cache_bytes": self._cache.bytes,
             "cache_hits": self._cache_hits,
             "cache_misses": self._cache_misses,

@@ -17,10 +17,13 @@ def open_object_log(
     clock_ms: Callable[[], int],
     policy: ObjectLogPolicy | None = None,
     has_ended: Callable[[Incarnation], bool] = lambda _: False,
+    is_sole: bool = False,
 ) -> tuple[ObjectMedium, ObjectLogStore]:
     """The medium of `s3://bucket/prefix?endpoint=…` or `file:///folder`, and a new log in it, which is not started yet.
 
-    `has_ended` says whether the writer of another log is known to be gone. MediumRefusedError if the URL names nothing
+    `has_ended` and `is_sole`: see `ObjectLogStore`. MediumRefusedError if the URL names nothing
     that can be used; whether the store answers is found out when the log starts."""
     medium = open_medium(url)
-    return medium, ObjectLogStore(medium, clock_ms=clock_ms, policy=policy, has_ended=has_ended)
+    return medium, ObjectLogStore(
+        medium, clock_ms=clock_ms, policy=policy, has_ended=has_ended, is_sole=is_sole
+    )

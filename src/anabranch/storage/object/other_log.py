@@ -112,6 +112,8 @@ class OtherObjectLog:
         self._states_indexed = 0
         self._scan_from = 1
         self._indexed: set[int] = set()
+        # Numbers known to hold commits. Fences are none, and are never deleted.
+        self.commits: set[int] = set()
 
     # -- taking
 
@@ -143,6 +145,12 @@ class OtherObjectLog:
             key = self.keys.answer(self._taken.results)
             await create_settled(self._medium, key, encode_result(answer), self._policy)
 
+    async def is_final(self) -> bool:
+        """Whether the answer about the whole log is stored, so that its commits are never recovered again."""
+        async with self._taking:
+            await self._load_taken()
+        return self._taken.is_final
+
     async def _load_taken(self) -> None:
         while not self._taken.is_final:
             key = self.keys.answer(self._taken.results)
@@ -164,8 +172,10 @@ class OtherObjectLog:
         raise LogError(f"the log of {self._incarnation} changes while it is read")
 
     async def _recover_once(self, scope: Collection[LedgerId] | None) -> FinalStates:
+        fence = await self._fence(scope, (await self._checkpoint()).scan_from)
+        # Read again: a living writer may have stored a newer one meanwhile, and deleted what that makes superfluous.
+        # The fences that have taken the places of those commits lie below it, and say nothing.
         checkpoint = await self._checkpoint()
-        fence = await self._fence(scope, checkpoint.scan_from)
         for number in [one for one in self._scans if one < checkpoint.scan_from]:
             del self._scans[number]
         unread = [n for n in range(checkpoint.scan_from, fence + 1) if n not in self._scans]
@@ -337,13 +347,14 @@ class OtherObjectLog:
             numbers = sorted(number for key, _ in listed if (number := number_of(key)))
             for note in await _in_parallel(self._state, numbers):
                 self.places.add_notes(note.places)
-                self.places.sizes.update(note.sizes)
+                self.places.set_sizes(note.sizes)
+                self.commits.update(note.sizes)
                 self._scan_from = max(self._scan_from, note.scan_from)
                 self._states_indexed = max(self._states_indexed, note.number)
             self._indexed = {one for one in self._indexed if one >= self._scan_from}
             after = self.keys.number(self._scan_from - 1)
             listed = await asked(lambda: self._medium.list(self.keys.log, after), self._policy)
-            self.places.sizes.update({number_of(key): size for key, size in listed})
+            self.places.set_sizes({number_of(key): size for key, size in listed})
             await _in_parallel(
                 self._index_object, [n for key, _ in listed if (n := number_of(key)) not in self._indexed]
             )
@@ -355,12 +366,13 @@ class OtherObjectLog:
         except MediumMissingError:
             return
         if table is not None:
-            self._index(number, table, self.places.sizes.get(number, 0))
+            self._index(number, table, self.places.size(number))
         self._indexed.add(number)
 
     def _index(self, number: int, table: CommitTable, size: int) -> None:
-        self.places.sizes[number] = size
+        self.places.set_sizes({number: size})
         self._indexed.add(number)
+        self.commits.add(number)
         for ledger, first, entries, _, _ in table.runs:
             if entries:
                 self.places.add(ledger, first, number)

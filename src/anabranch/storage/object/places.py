@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from anabranch.storage.object.core.objects import PlacesNote
 
@@ -14,7 +14,26 @@ class EntryPlaces:
         # By ledger: the first entry of each run, and the number it is in, in order of entries.
         self._rows: dict[int, tuple[array[int], array[int]]] = {}
         # By number, the bytes of its object.
-        self.sizes: dict[int, int] = {}
+        self._sizes: dict[int, int] = {}
+        self.total_bytes = 0
+
+    @property
+    def numbers(self) -> Collection[int]:
+        """The numbers that are known to hold an object."""
+        return self._sizes.keys()
+
+    def size(self, number: int) -> int:
+        """The bytes of its object; 0 if unknown."""
+        return self._sizes.get(number, 0)
+
+    def set_sizes(self, sizes: Mapping[int, int]) -> None:
+        for number, size in sizes.items():
+            self.total_bytes += size - self._sizes.get(number, 0)
+            self._sizes[number] = size
+
+    def remove(self, number: int) -> None:
+        """The object is gone."""
+        self.total_bytes -= self._sizes.pop(number, 0)
 
     def add(self, ledger: int, first: int, number: int) -> None:
         """Entries of `ledger` from `first` on are in that number. A row that is there already changes nothing."""
@@ -59,6 +78,16 @@ class EntryPlaces:
 
     def drop(self, ledger: int) -> None:
         self._rows.pop(ledger, None)
+
+    def live_numbers(self, first_live: Callable[[int], int | None]) -> set[int]:
+        """The numbers that hold anything live, where `first_live` says from which entry on a ledger lives, if it
+        does."""
+        found: set[int] = set()
+        for ledger, (firsts, numbers) in self._rows.items():
+            first = first_live(ledger)
+            if first is not None:
+                found.update(numbers[max(0, bisect_right(firsts, first) - 1) :])
+        return found
 
 
 class NewPlaces:

@@ -26,10 +26,13 @@ class ObjectLogPolicy:
     # Every so many checkpoints, one has all ledgers; those between have what changed.
     full_checkpoint_every: int = 8
     # How often a log that writes nothing looks for fences: a request each time.
-    look_seconds: float = 20.0
+    look_seconds: float = 30.0
     # How long taking ledgers may take, and how long the end of a log waits for the store.
     take_seconds: float = 60.0
     close_seconds: float = 10.0
+    # How often unneeded objects are looked for, and how long they are kept: readers may be on their way.
+    reclaim_seconds: float = 600.0
+    delete_delay_seconds: float = 1800.0
     # Recently confirmed entries, and blocks of objects that were read.
     cache_bytes: int = 64 << 20
     block_cache_bytes: int = 128 << 20

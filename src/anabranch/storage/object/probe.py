@@ -31,19 +31,20 @@ _TRIES: Final = 5
 async def probe(medium: ObjectMedium, *, retry_seconds: float = 0.2) -> None:
     """MediumRefusedError if the store does not do what the log needs; MediumError if it cannot be reached."""
     key = f"{FOLDER}/{secrets.token_hex(12)}"
-    if await _settled(medium, key, _BODY, retry_seconds) is not Created.STORED:
+    is_created, may_land_late = await _settled(medium, key, _BODY, retry_seconds)
+    if not is_created:
         raise MediumRefusedError("the object store says that an object with a new random name exists already")
     try:
-        await _check(medium, key, retry_seconds)
+        await _check(medium, key, retry_seconds, may_land_late=may_land_late)
     finally:
         # What stays behind is small, and says by its name what it is.
         with contextlib.suppress(MediumError):
             await medium.delete([key])
 
 
-async def _check(medium: ObjectMedium, key: str, retry_seconds: float) -> None:
-    other = _BODY[::-1]
-    if await _settled(medium, key, other, retry_seconds) is Created.STORED:
+async def _check(medium: ObjectMedium, key: str, retry_seconds: float, *, may_land_late: bool) -> None:
+    is_created, may_land_too = await _settled(medium, key, _BODY[::-1], retry_seconds)
+    if is_created:
         raise MediumRefusedError(
             "the object store ignores conditions: it let an object be created twice (If-None-Match: *). A log in it "
             "could lose acknowledged messages. Use a store with conditional writes, or a newer version of this one"
@@ -60,7 +61,9 @@ async def _check(medium: ObjectMedium, key: str, retry_seconds: float) -> None:
         await asked(lambda: medium.get(key))
     except MediumMissingError:
         return
-    raise MediumRefusedError("the object store still serves an object that was deleted")
+    # An attempt to create it whose outcome was not known may have taken effect after the deletion.
+    if not may_land_late and not may_land_too:
+        raise MediumRefusedError("the object store still serves an object that was deleted")
 
 
 class _Asking:
@@ -80,14 +83,16 @@ class _Asking:
         return await request()
 
 
-async def _settled(medium: ObjectMedium, key: str, body: bytes, retry_seconds: float) -> Created:
-    """STORED if the object has these bytes, EXISTS if it has others."""
+async def _settled(medium: ObjectMedium, key: str, body: bytes, retry_seconds: float) -> tuple[bool, bool]:
+    """Whether the object has been created with these bytes, and whether an attempt may still take effect later."""
+    may_land_late = False
     for tries_left in reversed(range(_TRIES)):
         created = await medium.create(key, [body])
         if created is Created.STORED:
-            return created
+            return True, may_land_late
+        may_land_late = may_land_late or created is Created.UNKNOWN
         with contextlib.suppress(MediumError):
-            return Created.STORED if bytes(await medium.get(key)) == body else Created.EXISTS
+            return bytes(await medium.get(key)) == body, may_land_late
         if tries_left:
             await asyncio.sleep(retry_seconds)
     raise MediumError("the object store does not answer, or with errors only")

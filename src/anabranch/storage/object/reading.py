@@ -160,7 +160,7 @@ class ObjectReader:
         size = self._policy.block_bytes
         left = blocks * size
         for number in numbers:
-            length = log.places.sizes.get(number, size)
+            length = log.places.size(number) or size
             for at in range(-(-length // size)):
                 self._blocks.ask(log.keys.number(number), at)
                 left -= min(size, length - at * size)

@@ -1,0 +1,193 @@
+"""The log in an object store: latency, throughput and requests, on MinIO beside it.
+
+    PYTHONPATH=tests bin/minio .venv/bin/python -m bench.objects
+
+Prints a line for each measure. On a machine that does other things, figures are worse; the load is printed with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import tempfile
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+from soak.link import Link, send_frame
+
+from anabranch.model.position import LedgerId
+from anabranch.storage.object.medium import Created
+from anabranch.storage.object.memory_bucket import MemoryBucket
+from anabranch.storage.object.object_store import ObjectLogStore
+from anabranch.storage.object.obstore_medium import open_medium
+from anabranch.storage.object.policy import ObjectLogPolicy
+from anabranch.storage.port import Buffer, LogError
+from harness.broker_process import BrokerProcess
+from harness.minio import bucket_url
+
+TOPIC = "persistent://public/default/measured"
+ENTRY = os.urandom(64 << 10)
+UNCONFIRMED_MAX = 64 << 20
+
+
+class Owner:
+    def __init__(self) -> None:
+        self.end = 0
+        self.changed = asyncio.Event()
+
+    def confirmed(self, entries_end: int, state_end: int) -> None:
+        self.end = entries_end
+        self.changed.set()
+
+    def lost(self, error: LogError) -> None:
+        raise error
+
+
+class SlowBucket(MemoryBucket):
+    """Answers creations after a tenth of a second."""
+
+    async def create(self, key: str, parts: Sequence[Buffer]) -> Created:
+        await asyncio.sleep(0.1)
+        # What is measured is the log, not how much memory there is.
+        return self.create_now(key, b"".join(parts) if key.startswith("probe/") else b"")
+
+
+def load() -> str:
+    return f"(load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores)"
+
+
+def quantiles(times: list[float]) -> str:
+    times = sorted(times)
+    return f"p50 {times[len(times) // 2] * 1e3:.1f} ms, p99 {times[len(times) * 99 // 100] * 1e3:.1f} ms"
+
+
+def publish(puts_per_second: float, seconds: float = 15.0, rate: int = 1000) -> None:
+    """Messages of 1 KB at an even pace on one connection, each sent on its own; from its sending to its receipt."""
+    settings = {
+        "logUrl": bucket_url(f"bench-{secrets.token_hex(6)}"),
+        "logObjectPutsPerSecond": puts_per_second,
+    }
+    payload = os.urandom(1024)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        BrokerProcess(Path(folder), settings, brokers=1) as broker,
+        Link(broker.port) as link,
+    ):
+        link.producer(TOPIC)
+        for n in range(50):
+            link.publish(payload, n)
+        before = puts(broker)
+        sent: list[float] = []
+        times: list[float] = []
+        began = time.perf_counter()
+        count = int(seconds * rate)
+        while len(times) < count:
+            due = min(count, int((time.perf_counter() - began) * rate) + 1)
+            while len(sent) < due:
+                link.sock.sendall(send_frame([payload], 100 + len(sent)))
+                sent.append(time.perf_counter())
+            wait = began + len(sent) / rate - time.perf_counter()
+            frame = link.receive(max(wait, 0.0002) if len(sent) < count else 5)
+            if frame is not None and frame.command.HasField("send_receipt"):
+                times.append(time.perf_counter() - sent[frame.command.send_receipt.sequence_id - 100])
+        made = (puts(broker) - before) / (time.perf_counter() - began)
+        limit = f"{puts_per_second:g} puts/s" if puts_per_second else "no limit on puts"
+        print(
+            f"publish, {rate}/s of 1 KB, {limit}: {quantiles(times)}, {made:.1f} puts/s {load()}", flush=True
+        )
+
+
+def puts(broker: BrokerProcess) -> float:
+    return figure(broker, "anabranch_log_object_puts_total")
+
+
+def figure(broker: BrokerProcess, *names: str) -> float:
+    with urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}/metrics", timeout=15) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.partition("{")[0] in names)
+
+
+def idle(seconds: float = 60.0) -> None:
+    settings = {"logUrl": bucket_url(f"bench-{secrets.token_hex(6)}")}
+    names = [f"anabranch_log_object_{one}_total" for one in ("puts", "gets", "lists", "deletes")]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        BrokerProcess(Path(folder), settings, brokers=1) as broker,
+        Link(broker.port) as link,
+    ):
+        link.producer(TOPIC)
+        link.publish(b"x", 1)
+        # Past its first checkpoint.
+        time.sleep(65)
+        before, began = figure(broker, *names), time.perf_counter()
+        time.sleep(seconds)
+        made = (figure(broker, *names) - before) / (time.perf_counter() - began)
+        print(f"idle, one topic open: {made:.3f} requests/s {load()}", flush=True)
+
+
+async def write(store: ObjectLogStore, ledger: LedgerId, count: int) -> float:
+    """Appends as fast as the bound on unconfirmed bytes allows; seconds until all is confirmed."""
+    owner = Owner()
+    writer = store.open_ledger(ledger, owner, "public/default")
+    began = time.perf_counter()
+    most = 0
+    while owner.end < count:
+        while writer.next_entry < count and store.unconfirmed_bytes + len(ENTRY) < UNCONFIRMED_MAX:
+            writer.append_many([ENTRY] * 8, [1] * 8)
+            most = max(most, store.unconfirmed_bytes)
+            await asyncio.sleep(0)
+        owner.changed.clear()
+        if owner.end < count:
+            await owner.changed.wait()
+    took = time.perf_counter() - began
+    assert most <= UNCONFIRMED_MAX + 8 * len(ENTRY)
+    return took
+
+
+def new_store(medium: object) -> ObjectLogStore:
+    policy = ObjectLogPolicy(cache_bytes=0)
+    return ObjectLogStore(medium, clock_ms=lambda: time.time_ns() // 1_000_000, policy=policy)  # type: ignore[arg-type]
+
+
+async def slow_puts(count: int = 24_000) -> None:
+    store = new_store(SlowBucket())
+    await store.start()
+    took = await write(store, LedgerId(1), count)
+    print(f"puts of 100 ms: {count * len(ENTRY) / took / 1e6:.0f} MB/s {load()}", flush=True)
+    await store.close()
+
+
+async def catch_up(count: int = 8_000) -> None:
+    url = bucket_url(f"bench-{secrets.token_hex(6)}")
+    store = new_store(open_medium(url))
+    await store.start()
+    took = await write(store, LedgerId(1), count)
+    print(f"write to MinIO: {count * len(ENTRY) / took / 1e6:.0f} MB/s {load()}", flush=True)
+    await store.close()
+    reader = new_store(open_medium(url))
+    await reader.start()
+    await reader.take(store.incarnation, None)
+    began, at = time.perf_counter(), 0
+    while at < count:
+        at += len(await reader.read(LedgerId(1), store.incarnation, at, count, 1 << 20, 1 << 20))
+    took = time.perf_counter() - began
+    print(
+        f"catch-up from MinIO, cold, one topic: {count * len(ENTRY) / took / 1e6:.0f} MB/s {load()}",
+        flush=True,
+    )
+    await reader.close()
+
+
+def main() -> None:
+    asyncio.run(slow_puts())
+    asyncio.run(catch_up())
+    publish(0)
+    publish(10)
+    idle()
+
+
+if __name__ == "__main__":
+    main()
