@@ -21,6 +21,7 @@ from anabranch.client.errors import DataLost, TopicMadeAgain
 from anabranch.client.message import Message, ReceivedEntry
 from anabranch.client.transport.attachment import Backoff
 from anabranch.client.transport.controller_session import Assigned, Assignments, ControllerSession
+from anabranch.client.values import V
 from anabranch.model.cut import Cut, MessagePosition, Place
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.resuming import Gap, check_topic, epoch_of, gaps_of, resume
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class CheckpointConsumer(Consumer):
+class CheckpointConsumer(Consumer[V]):
     """Made by `Client.checkpoint_consumer`."""
 
     def __init__(self, setup: Setup, *, group: str | None, begin: Begin) -> None:
@@ -146,7 +147,7 @@ class CheckpointConsumer(Consumer):
 
     # -- messages
 
-    async def receive(self, timeout_s: float | None = None) -> Message:
+    async def receive(self, timeout_s: float | None = None) -> Message[V]:
         """The next message. Raises TimedOut if no message comes within `timeout_s`; cancelling the call loses no
         message.
 
