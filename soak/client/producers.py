@@ -104,7 +104,7 @@ class Producing:
             self._client = world.client()
             try:
                 async with asyncio.timeout(OPEN_SECONDS_MAX):
-                    return await self._client.producer(
+                    opened: Producer = await self._client.producer(
                         self._topic,
                         name=self.name if manner.is_named else None,
                         create=False,
@@ -112,6 +112,7 @@ class Producing:
                         routing=world.routing,
                         **options,
                     )
+                    return opened
             except EXPECTED as error:
                 self._client.crash()
                 world.note(f"{self.name} cannot open: {error!r}")

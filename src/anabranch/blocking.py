@@ -16,19 +16,36 @@ import functools
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    ParamSpec,
+    Self,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from anabranch import client as aio
 from anabranch.client.consuming.base import Receiver
+from anabranch.client.consuming.core.checkpoint import Start
+from anabranch.client.consuming.inbox import MESSAGES_MAX
 from anabranch.client.consuming.options import ConsumerOptions, QueueOptions
+from anabranch.client.crypto.encryption import Encryption
 from anabranch.client.errors import Closed
 from anabranch.client.message import Message
 from anabranch.client.message_id import MessageId
 from anabranch.client.opening import Opening
 from anabranch.client.producing.core.runs import ITEM_OVERHEAD_BYTES
+from anabranch.client.producing.options import ProducerOptions
 from anabranch.client.producing.prepared import Prepared
+from anabranch.client.schema.schemas import Schema
 from anabranch.client.threads.handover import Call, Outbox, Receipt, make_calls, shared
 from anabranch.client.threads.portal import Portal
+from anabranch.client.values import V
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -166,7 +183,7 @@ class _Face:
 Posted = tuple[Prepared, Receipt[MessageId]]
 
 
-class Producer(_Face):
+class Producer(_Face, Generic[V]):
     __doc__ = aio.Producer.__doc__
 
     def __init__(self, portal: Portal, inner: Any) -> None:
@@ -184,7 +201,7 @@ class Producer(_Face):
 
     def post(
         self,
-        value: Any,
+        value: V | None,
         *,
         key: str | bytes | None = None,
         properties: Mapping[str, str] | None = None,
@@ -218,7 +235,24 @@ class Producer(_Face):
 
     # For errors that only the loop can raise at once: memory is short, or a sequence id does not rise.
     _post = _posts(aio.Producer.post)
-    send = _waits(aio.Producer.send)
+    if TYPE_CHECKING:
+
+        def send(
+            self,
+            value: V | None,
+            *,
+            key: str | bytes | None = None,
+            properties: Mapping[str, str] | None = None,
+            event_time: datetime | int | None = None,
+            deliver_at: datetime | int | None = None,
+            deliver_after: timedelta | float | None = None,
+            sequence_id: int | None = None,
+            ordering_key: bytes | None = None,
+        ) -> MessageId: ...
+
+    else:
+        send = _waits(aio.Producer.send)
+
     send_batch = _waits(aio.Producer.send_batch)
     post_batch = _posts(aio.Producer.post_batch)
     flush = _waits(aio.Producer.flush)
@@ -260,7 +294,7 @@ def _fail(posted: Posted, error: Exception) -> None:
         posted[1].set_exception(error)
 
 
-class _Consumer(_Face):
+class _Consumer(_Face, Generic[V]):
     def __init__(self, portal: Portal, inner: Any) -> None:
         super().__init__(portal, inner)
         self._outbox: Outbox[Call] = Outbox(portal.loop, make_calls, ACKS_MAX)
@@ -275,7 +309,13 @@ class _Consumer(_Face):
         inner: Receiver = self._inner
         return self._portal.take(functools.partial(inner.receive_ahead, timeout_s), inner.put_back)
 
-    receive = _receives(Receiver.receive)
+    if TYPE_CHECKING:
+
+        def receive(self, timeout_s: float | None = None) -> Message[V]: ...
+
+    else:
+        receive = _receives(Receiver.receive)
+
     receive_arrow = _waits(Receiver.receive_arrow)
 
     @property
@@ -285,7 +325,7 @@ class _Consumer(_Face):
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Message:
+    def __next__(self) -> Message[V]:
         message = self._take()
         if message is not None:
             return message
@@ -299,19 +339,19 @@ def _none() -> None:
     return None
 
 
-class _Subscribed(_Consumer):
+class _Subscribed(_Consumer[V]):
     @property
     def subscription(self) -> str:
         return self._inner.subscription  # type: ignore[no-any-return]
 
 
-class _OfTopic(_Consumer):
+class _OfTopic(_Consumer[V]):
     @property
     def topic(self) -> str:
         return self._inner.topic  # type: ignore[no-any-return]
 
 
-class StreamConsumer(_OfTopic, _Subscribed):
+class StreamConsumer(_OfTopic[V], _Subscribed[V]):
     __doc__ = aio.StreamConsumer.__doc__
 
     ack_cumulative = _hands_over(aio.StreamConsumer.ack_cumulative)
@@ -319,7 +359,7 @@ class StreamConsumer(_OfTopic, _Subscribed):
     close = _closes(aio.StreamConsumer.close)
 
 
-class QueueConsumer(_OfTopic, _Subscribed):
+class QueueConsumer(_OfTopic[V], _Subscribed[V]):
     __doc__ = aio.QueueConsumer.__doc__
 
     ack = _hands_over(aio.QueueConsumer.ack)
@@ -333,16 +373,18 @@ class QueueConsumer(_OfTopic, _Subscribed):
         return self._inner.dead_letter_topic  # type: ignore[no-any-return]
 
 
-class CheckpointConsumer(_OfTopic):
+class CheckpointConsumer(_OfTopic[V]):
     __doc__ = aio.CheckpointConsumer.__doc__
 
-    receive = _receives(aio.CheckpointConsumer.receive)
+    if not TYPE_CHECKING:
+        receive = _receives(aio.CheckpointConsumer.receive)
+
     receive_arrow = _waits(aio.CheckpointConsumer.receive_arrow)
     checkpoint = _runs(aio.CheckpointConsumer.checkpoint)
     close = _closes(aio.CheckpointConsumer.close)
 
 
-class _OfNamespace(_Subscribed):
+class _OfNamespace(_Subscribed[V]):
     close = _closes(aio.NamespaceStreamConsumer.close)
 
     @property
@@ -355,17 +397,19 @@ class _OfNamespace(_Subscribed):
         return self._portal.call(_read(self._inner, "topics"))
 
 
-class NamespaceStreamConsumer(_OfNamespace):
+class NamespaceStreamConsumer(_OfNamespace[V]):
     __doc__ = aio.NamespaceStreamConsumer.__doc__
 
     ack_cumulative = _hands_over(aio.NamespaceStreamConsumer.ack_cumulative)
     flush = _waits(aio.NamespaceStreamConsumer.flush)
 
 
-class NamespaceQueueConsumer(_OfNamespace):
+class NamespaceQueueConsumer(_OfNamespace[V]):
     __doc__ = aio.NamespaceQueueConsumer.__doc__
 
-    receive = _receives(aio.NamespaceQueueConsumer.receive)
+    if not TYPE_CHECKING:
+        receive = _receives(aio.NamespaceQueueConsumer.receive)
+
     ack = _hands_over(aio.NamespaceQueueConsumer.ack)
     nack = _hands_over(aio.NamespaceQueueConsumer.nack)
     flush = _waits(aio.NamespaceQueueConsumer.flush)
@@ -379,10 +423,61 @@ async def _read(inner: Any, name: str) -> Any:
 class Client(_Face):
     __doc__ = aio.Client.__doc__
 
-    producer = _makes(aio.Client.producer, Producer)
-    checkpoint_consumer = _makes(aio.Client.checkpoint_consumer, CheckpointConsumer)
+    # The overloads tell type checkers what the schema says, and which of two kinds of consumers is made.
 
-    # These make one of two kinds; the overloads describe them to type checkers.
+    @overload
+    def producer(
+        self,
+        topic: str,
+        *,
+        schema: None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> Producer[bytes]: ...
+
+    @overload
+    def producer(
+        self,
+        topic: str,
+        *,
+        schema: Schema[T] | type[T],
+        **options: Unpack[ProducerOptions],
+    ) -> Producer[T]: ...
+
+    @functools.wraps(aio.Client.producer)
+    def producer(self, *args: Any, **options: Any) -> Any:
+        return _makes(aio.Client.producer, Producer)(self, *args, **options)
+
+    @overload
+    def checkpoint_consumer(
+        self,
+        topic: str,
+        *,
+        start: Start = "latest",
+        group: str | None = None,
+        consumer_name: str | None = None,
+        encryption: Encryption | None = None,
+        receive_queue: int = MESSAGES_MAX,
+        create: bool = True,
+        schema: None = None,
+    ) -> CheckpointConsumer[bytes]: ...
+
+    @overload
+    def checkpoint_consumer(
+        self,
+        topic: str,
+        *,
+        start: Start = "latest",
+        group: str | None = None,
+        consumer_name: str | None = None,
+        encryption: Encryption | None = None,
+        receive_queue: int = MESSAGES_MAX,
+        create: bool = True,
+        schema: Schema[T] | type[T],
+    ) -> CheckpointConsumer[T]: ...
+
+    @functools.wraps(aio.Client.checkpoint_consumer)
+    def checkpoint_consumer(self, *args: Any, **options: Any) -> Any:
+        return _makes(aio.Client.checkpoint_consumer, CheckpointConsumer)(self, *args, **options)
 
     @overload
     def stream_consumer(
@@ -391,8 +486,20 @@ class Client(_Face):
         subscription: str,
         *,
         create: bool = True,
+        schema: None = None,
         **options: Unpack[ConsumerOptions],
-    ) -> StreamConsumer: ...
+    ) -> StreamConsumer[bytes]: ...
+
+    @overload
+    def stream_consumer(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        create: bool = True,
+        schema: Schema[T] | type[T],
+        **options: Unpack[ConsumerOptions],
+    ) -> StreamConsumer[T]: ...
 
     @overload
     def stream_consumer(
@@ -401,8 +508,20 @@ class Client(_Face):
         subscription: str,
         namespace: str,
         property_filters: Mapping[str, str] | None = None,
+        schema: None = None,
         **options: Unpack[ConsumerOptions],
-    ) -> NamespaceStreamConsumer: ...
+    ) -> NamespaceStreamConsumer[bytes]: ...
+
+    @overload
+    def stream_consumer(
+        self,
+        *,
+        subscription: str,
+        namespace: str,
+        property_filters: Mapping[str, str] | None = None,
+        schema: Schema[T] | type[T],
+        **options: Unpack[ConsumerOptions],
+    ) -> NamespaceStreamConsumer[T]: ...
 
     @functools.wraps(aio.Client.stream_consumer)
     def stream_consumer(self, *args: Any, **options: Any) -> Any:
@@ -416,8 +535,20 @@ class Client(_Face):
         subscription: str,
         *,
         create: bool = True,
+        schema: None = None,
         **options: Unpack[QueueOptions],
-    ) -> QueueConsumer: ...
+    ) -> QueueConsumer[bytes]: ...
+
+    @overload
+    def queue_consumer(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        create: bool = True,
+        schema: Schema[T] | type[T],
+        **options: Unpack[QueueOptions],
+    ) -> QueueConsumer[T]: ...
 
     @overload
     def queue_consumer(
@@ -426,8 +557,20 @@ class Client(_Face):
         subscription: str,
         namespace: str,
         property_filters: Mapping[str, str] | None = None,
+        schema: None = None,
         **options: Unpack[QueueOptions],
-    ) -> NamespaceQueueConsumer: ...
+    ) -> NamespaceQueueConsumer[bytes]: ...
+
+    @overload
+    def queue_consumer(
+        self,
+        *,
+        subscription: str,
+        namespace: str,
+        property_filters: Mapping[str, str] | None = None,
+        schema: Schema[T] | type[T],
+        **options: Unpack[QueueOptions],
+    ) -> NamespaceQueueConsumer[T]: ...
 
     @functools.wraps(aio.Client.queue_consumer)
     def queue_consumer(self, *args: Any, **options: Any) -> Any:

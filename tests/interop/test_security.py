@@ -187,7 +187,7 @@ def test_a_certificate_replaced_on_the_disk_is_shown_without_a_restart(tmp_path:
     authority = Authority(tmp_path)
     process = Secured(tmp_path, authority)
     process.settings["tlsCertRefreshCheckDurationSec"] = 1
-    ports = (int(process.settings["brokerServicePortTls"]), int(process.settings["webServicePortTls"]))
+    ports = [int(url.rpartition(":")[2]) for url in (process.url_tls, process.http_url_tls)]
 
     def shown() -> list[str]:
         return [ssl.get_server_certificate(("127.0.0.1", port)) for port in ports]

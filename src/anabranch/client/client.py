@@ -43,6 +43,7 @@ from anabranch.client.producing.batching import (
 from anabranch.client.producing.budget import MEMORY_BYTES_MAX, MemoryBudget, WhenFull
 from anabranch.client.producing.core.lanes import Routing
 from anabranch.client.producing.engine import SEND_TIMEOUT_S, ProducerSettings
+from anabranch.client.producing.options import ProducerOptions
 from anabranch.client.producing.producer import Producer
 from anabranch.client.schema.schemas import Schema, schema_of
 from anabranch.client.security import NOBODY, Security, Token
@@ -67,7 +68,7 @@ class OpenPart(ClientPart, Protocol):
 
 P = TypeVar("P", bound=OpenPart)
 C = TypeVar("C", bound=Consumer)
-N = TypeVar("N", bound=NamespaceConsumer[Any])
+N = TypeVar("N", bound=NamespaceConsumer[Any, Any])
 T = TypeVar("T")
 
 
@@ -229,6 +230,24 @@ class Client:
 
     # -- what users make
 
+    @overload
+    def producer(
+        self,
+        topic: str,
+        *,
+        schema: None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> Opening[Producer[bytes]]: ...
+
+    @overload
+    def producer(
+        self,
+        topic: str,
+        *,
+        schema: Schema[T] | type[T],
+        **options: Unpack[ProducerOptions],
+    ) -> Opening[Producer[T]]: ...
+
     def producer(
         self,
         topic: str,
@@ -245,7 +264,7 @@ class Client:
         create: bool = True,
         properties: Mapping[str, str] | None = None,
         write: Write | None = None,
-    ) -> Opening[Producer]:
+    ) -> Opening[Producer[Any]]:
         """With a name, sequence ids continue after those that the topic holds of it, and those are not stored again.
 
         - `compression`: the codec for whole batches.
@@ -382,8 +401,20 @@ class Client:
         subscription: str,
         *,
         create: bool = True,
+        schema: None = None,
         **options: Unpack[ConsumerOptions],
-    ) -> Opening[StreamConsumer]: ...
+    ) -> Opening[StreamConsumer[bytes]]: ...
+
+    @overload
+    def stream_consumer(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        create: bool = True,
+        schema: Schema[T] | type[T],
+        **options: Unpack[ConsumerOptions],
+    ) -> Opening[StreamConsumer[T]]: ...
 
     @overload
     def stream_consumer(
@@ -392,8 +423,20 @@ class Client:
         subscription: str,
         namespace: str,
         property_filters: Mapping[str, str] | None = None,
+        schema: None = None,
         **options: Unpack[ConsumerOptions],
-    ) -> Opening[NamespaceStreamConsumer]: ...
+    ) -> Opening[NamespaceStreamConsumer[bytes]]: ...
+
+    @overload
+    def stream_consumer(
+        self,
+        *,
+        subscription: str,
+        namespace: str,
+        property_filters: Mapping[str, str] | None = None,
+        schema: Schema[T] | type[T],
+        **options: Unpack[ConsumerOptions],
+    ) -> Opening[NamespaceStreamConsumer[T]]: ...
 
     def stream_consumer(
         self,
@@ -408,7 +451,7 @@ class Client:
         encryption: Encryption | None = None,
         receive_queue: int = MESSAGES_MAX,
         create: bool = True,
-    ) -> Opening[StreamConsumer] | Opening[NamespaceStreamConsumer]:
+    ) -> Opening[StreamConsumer[Any]] | Opening[NamespaceStreamConsumer[Any]]:
         """Reads in order and acknowledges cumulatively; several consumers of one subscription share its segments.
 
         - `topic`, or a `namespace` such as "public/default": then every scalable topic there that has all of
@@ -439,8 +482,20 @@ class Client:
         subscription: str,
         *,
         create: bool = True,
+        schema: None = None,
         **options: Unpack[QueueOptions],
-    ) -> Opening[QueueConsumer]: ...
+    ) -> Opening[QueueConsumer[bytes]]: ...
+
+    @overload
+    def queue_consumer(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        create: bool = True,
+        schema: Schema[T] | type[T],
+        **options: Unpack[QueueOptions],
+    ) -> Opening[QueueConsumer[T]]: ...
 
     @overload
     def queue_consumer(
@@ -449,8 +504,20 @@ class Client:
         subscription: str,
         namespace: str,
         property_filters: Mapping[str, str] | None = None,
+        schema: None = None,
         **options: Unpack[QueueOptions],
-    ) -> Opening[NamespaceQueueConsumer]: ...
+    ) -> Opening[NamespaceQueueConsumer[bytes]]: ...
+
+    @overload
+    def queue_consumer(
+        self,
+        *,
+        subscription: str,
+        namespace: str,
+        property_filters: Mapping[str, str] | None = None,
+        schema: Schema[T] | type[T],
+        **options: Unpack[QueueOptions],
+    ) -> Opening[NamespaceQueueConsumer[T]]: ...
 
     def queue_consumer(
         self,
@@ -468,7 +535,7 @@ class Client:
         negative_ack: NackDelay | None = None,
         dead_letter: DeadLetter | None = None,
         create: bool = True,
-    ) -> Opening[QueueConsumer] | Opening[NamespaceQueueConsumer]:
+    ) -> Opening[QueueConsumer[Any]] | Opening[NamespaceQueueConsumer[Any]]:
         """Reads without order and acknowledges one by one; several consumers of one subscription share every segment.
 
         - `topic`, or a `namespace` such as "public/default": then every scalable topic there that has all of
@@ -504,6 +571,34 @@ class Client:
 
         return self._opening(topic, create, name, how, make, make_all)
 
+    @overload
+    def checkpoint_consumer(
+        self,
+        topic: str,
+        *,
+        start: Start = "latest",
+        group: str | None = None,
+        consumer_name: str | None = None,
+        encryption: Encryption | None = None,
+        receive_queue: int = MESSAGES_MAX,
+        create: bool = True,
+        schema: None = None,
+    ) -> Opening[CheckpointConsumer[bytes]]: ...
+
+    @overload
+    def checkpoint_consumer(
+        self,
+        topic: str,
+        *,
+        start: Start = "latest",
+        group: str | None = None,
+        consumer_name: str | None = None,
+        encryption: Encryption | None = None,
+        receive_queue: int = MESSAGES_MAX,
+        create: bool = True,
+        schema: Schema[T] | type[T],
+    ) -> Opening[CheckpointConsumer[T]]: ...
+
     def checkpoint_consumer(
         self,
         topic: str,
@@ -515,7 +610,7 @@ class Client:
         encryption: Encryption | None = None,
         receive_queue: int = MESSAGES_MAX,
         create: bool = True,
-    ) -> Opening[CheckpointConsumer]:
+    ) -> Opening[CheckpointConsumer[Any]]:
         """Reads in order, without a cursor at the broker: `checkpoint()` returns bytes to resume from.
 
         - `start`: "earliest", "latest", the bytes of a checkpoint, or a `datetime` with a time zone: messages published

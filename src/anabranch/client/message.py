@@ -11,13 +11,14 @@ from base64 import b64decode
 from collections.abc import Mapping
 from struct import Struct
 from struct import error as StructError
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, Protocol
 
 from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
 from anabranch.client.errors import CryptoFailed
 from anabranch.client.message_id import MessageId
+from anabranch.client.values import V
 from anabranch.errors import AnabranchError, ChecksumMismatch, MalformedFrame
 from anabranch.model.keyhash import bucket_hash
 from anabranch.model.wanted import Wanted, hash_within
@@ -300,7 +301,7 @@ class ReceivedEntry:
         return found
 
 
-class Message:
+class Message(Generic[V]):
     """One message. `index` is its place in a batch, or -1."""
 
     __slots__ = ("_about", "_at", "_end", "_head", "container", "index")
@@ -325,15 +326,16 @@ class Message:
         return self.container.data[self._at : self._end]
 
     @property
-    def value(self) -> Any:
-        """The payload decoded by the consumer's schema: the bytes themselves without a schema, None for a null."""
+    def value(self) -> V:
+        """The payload decoded by the consumer's schema: the bytes themselves without a schema, None for a null, which
+        its type leaves out."""
         if self.about.null_value:
-            return None
+            return None  # type: ignore[return-value]
         container = self.container
         schema = container.origin.schema
         if schema is None:
-            return self.payload
-        return schema.decode(self.payload, container.metadata.schema_version)
+            return self.payload  # type: ignore[return-value]
+        return schema.decode(self.payload, container.metadata.schema_version)  # type: ignore[no-any-return]
 
     @property
     def about(self) -> pb.SingleMessageMetadata | pb.MessageMetadata:

@@ -16,6 +16,7 @@ import pytest
 import anabranch
 from anabranch import blocking, client
 from anabranch.client.consuming.options import ConsumerOptions, QueueOptions
+from anabranch.client.producing.options import ProducerOptions
 from unit.client.scripted_thread import SEGMENT, WITHIN_S, ScriptedThread
 
 TOPIC = "topic://public/default/t"
@@ -79,22 +80,28 @@ def test_methods_have_the_same_parameters_and_docstrings(face: str) -> None:
             assert not inspect.iscoroutinefunction(two), name
 
 
-@pytest.mark.parametrize("name", ["stream_consumer", "queue_consumer"])
-def test_type_checkers_are_told_the_same_parameters(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "ways"),
+    [("producer", 2), ("stream_consumer", 4), ("queue_consumer", 4), ("checkpoint_consumer", 2)],
+)
+def test_type_checkers_are_told_the_same_parameters(name: str, ways: int) -> None:
     told = [
         [inspect.signature(one).parameters for one in typing.get_overloads(getattr(face.Client, name))]
         for face in (client, blocking)
     ]
-    assert len(told[0]) == 2
+    assert len(told[0]) == ways
     assert told[0] == told[1]
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("stream_consumer", ConsumerOptions), ("queue_consumer", QueueOptions)]
+    ("name", "options"),
+    [("producer", ProducerOptions), ("stream_consumer", ConsumerOptions), ("queue_consumer", QueueOptions)],
 )
 def test_the_options_that_type_checkers_are_told_are_those_that_there_are(name: str, options: type) -> None:
     own = inspect.signature(getattr(client.Client, name), eval_str=True).parameters
-    common = {"self", "topic", "subscription", "namespace", "property_filters", "create"}
+    common = {"self", "topic", "schema", "subscription", "namespace", "property_filters", "create"} - {
+        "create" if "create" in options.__annotations__ else ""
+    }
     assert {name: own[name].annotation for name in own.keys() - common} == typing.get_type_hints(options)
 
 

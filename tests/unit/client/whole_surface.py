@@ -42,7 +42,7 @@ async def produce(client: anabranch.Client, when: datetime) -> None:
         properties={"a": "b"},
     )
     async with opening as producer:
-        assert_type(producer, anabranch.Producer)
+        assert_type(producer, anabranch.Producer[Order])
         stored = await producer.send(
             Order(1, Decimal(2)),
             key="k",
@@ -86,9 +86,9 @@ async def consume(client: anabranch.Client) -> None:
     async with client.stream_consumer(
         "t", "s", consumer_name="c", start="earliest", schema=str, encryption=decryption
     ) as stream:
-        assert_type(stream, anabranch.StreamConsumer)
+        assert_type(stream, anabranch.StreamConsumer[str])
         message = await stream.receive(timeout_s=1.0)
-        assert_type(message, anabranch.Message)
+        assert_type(message, anabranch.Message[str])
         look(message)
         await stream.ack_cumulative(message)
         await stream.ack_cumulative(await stream.receive_arrow(rows_max=100, timeout_s=1.0))
@@ -101,16 +101,17 @@ async def consume(client: anabranch.Client) -> None:
         negative_ack=anabranch.NackDelay(first_s=1.0, max_s=60.0),
         dead_letter=anabranch.DeadLetter(3, topic="dead"),
     )
-    assert_type(queue, anabranch.QueueConsumer)
-    async for message in queue:
-        assert_type(message, anabranch.Message)
-        await queue.ack(message)
-        await queue.nack(message)
+    assert_type(queue, anabranch.QueueConsumer[Order])
+    async for order in queue:
+        assert_type(order, anabranch.Message[Order])
+        assert_type(order.value.price, Decimal)
+        await queue.ack(order)
+        await queue.nack(order)
     assert_type(queue.dead_letter_topic, str | None)
     await queue.close()
     async with client.checkpoint_consumer("t", start="earliest", group="g") as reader:
-        assert_type(reader, anabranch.CheckpointConsumer)
-        assert_type(await reader.receive(timeout_s=1.0), anabranch.Message)
+        assert_type(reader, anabranch.CheckpointConsumer[bytes])
+        assert_type(await reader.receive(timeout_s=1.0), anabranch.Message[bytes])
         assert_type(reader.checkpoint(), bytes)
         assert_type(anabranch.merge_checkpoints([reader.checkpoint()]), bytes)
 
@@ -119,13 +120,13 @@ async def consume_namespace(client: anabranch.Client) -> None:
     stream = await client.stream_consumer(
         subscription="s", namespace="public/default", property_filters={"team": "blue"}
     )
-    assert_type(stream, anabranch.NamespaceStreamConsumer)
+    assert_type(stream, anabranch.NamespaceStreamConsumer[bytes])
     await stream.ack_cumulative(await stream.receive(timeout_s=1.0))
     assert_type(stream.topics, frozenset[str])
     async with client.queue_consumer(subscription="s", namespace="public/default") as queue:
-        assert_type(queue, anabranch.NamespaceQueueConsumer)
+        assert_type(queue, anabranch.NamespaceQueueConsumer[bytes])
         async for message in queue:
-            assert_type(message, anabranch.Message)
+            assert_type(message, anabranch.Message[bytes])
             await queue.ack(message)
         assert_type(await queue.flush(), bool)
 
@@ -176,28 +177,28 @@ def block() -> None:
     with blocking.connect("pulsar://localhost:6650", when_full="wait") as client:
         assert_type(client, blocking.Client)
         with client.producer("t", compression="lz4") as producer:
-            assert_type(producer, blocking.Producer)
+            assert_type(producer, blocking.Producer[bytes])
             assert_type(producer.send(b"x", key="k"), anabranch.MessageId)
             assert_type(producer.post(b"x"), concurrent.futures.Future[anabranch.MessageId])
             assert_type(producer.send_batch(pa.table({"value": [b"v"]})).messages, int)
             producer.flush()
         stream = client.stream_consumer("t", "s", start="earliest")
-        assert_type(stream, blocking.StreamConsumer)
-        assert_type(stream.receive(timeout_s=1.0), anabranch.Message)
+        assert_type(stream, blocking.StreamConsumer[bytes])
+        assert_type(stream.receive(timeout_s=1.0), anabranch.Message[bytes])
         assert_type(stream.flush(), bool)
         queue = client.queue_consumer("t", "s")
-        assert_type(queue, blocking.QueueConsumer)
+        assert_type(queue, blocking.QueueConsumer[bytes])
         for message in queue:
             look(message)
             queue.ack(message)
             queue.nack(message)
         with client.checkpoint_consumer("t") as reader:
-            assert_type(reader, blocking.CheckpointConsumer)
+            assert_type(reader, blocking.CheckpointConsumer[bytes])
             assert_type(blocking.merge_checkpoints([reader.checkpoint()]), bytes)
         of_all = client.stream_consumer(subscription="s", namespace="public/default")
-        assert_type(of_all, blocking.NamespaceStreamConsumer)
+        assert_type(of_all, blocking.NamespaceStreamConsumer[bytes])
         shared = client.queue_consumer(subscription="s", namespace="public/default")
-        assert_type(shared, blocking.NamespaceQueueConsumer)
+        assert_type(shared, blocking.NamespaceQueueConsumer[bytes])
         client.close(flush=False)
 
 
@@ -210,3 +211,26 @@ def refused(client: anabranch.Client, waiting: blocking.Client) -> None:
     waiting.queue_consumer("t", "s", start="middle")  # type: ignore[call-overload]
     waiting.queue_consumer("t", "s", dead_letter=3)  # type: ignore[call-overload]
     waiting.queue_consumer("t", subscription="s", namespace="n")  # type: ignore[call-overload]
+
+
+async def refused_values(client: anabranch.Client, waiting: blocking.Client) -> None:
+    """Values of another type than the schema's; without a schema, values are bytes."""
+    orders = await client.producer("t", schema=Order)
+    assert_type(orders, anabranch.Producer[Order])
+    await orders.send("an order")  # type: ignore[arg-type]
+    await orders.post(b"an order")  # type: ignore[arg-type]
+    await (await client.producer("t")).send("text")  # type: ignore[arg-type]
+    with waiting.producer("t", schema=anabranch.JsonSchema(Order)) as producer:
+        assert_type(producer, blocking.Producer[Order])
+        producer.send(Order(1, Decimal(2)), key="k")
+        producer.send("an order")  # type: ignore[arg-type]
+        producer.post(b"an order")  # type: ignore[arg-type]
+    with waiting.queue_consumer("t", "s", schema=Order) as queue:
+        for message in queue:
+            assert_type(message.value, Order)
+        message.value.weight  # type: ignore[attr-defined]  # noqa: B018
+    with waiting.checkpoint_consumer("t", schema=str) as reader:
+        assert_type(reader.receive().value, str)
+    # Without a type the class is that of any values, as before.
+    anything: anabranch.Producer = orders
+    await anything.send("whatever")

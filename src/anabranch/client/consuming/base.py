@@ -11,7 +11,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Generic, Self
 
 from anabranch.client.acking.cumulative import Cumulative
 from anabranch.client.acking.sender import LostAckTally
@@ -21,6 +21,7 @@ from anabranch.client.errors import Closed, TopicDeleted, Unsupported
 from anabranch.client.message import Message, ReceivedEntry
 from anabranch.client.transport.layout_watch import LayoutWatch
 from anabranch.client.transport.pool import Connections
+from anabranch.client.values import V
 from anabranch.model.segments import SegmentId
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Setup:
     shared: Shared | None = None
 
 
-class Receiver(ABC):
+class Receiver(ABC, Generic[V]):
     """Takes messages from an inbox, and knows the segments whose acknowledgements to wait for."""
 
     def __init__(self, inbox: Inbox, tally: LostAckTally) -> None:
@@ -85,13 +86,13 @@ class Receiver(ABC):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message[V]:
         try:
             return await self.receive()
         except Closed:
             raise StopAsyncIteration from None
 
-    async def receive(self, timeout_s: float | None = None) -> Message:
+    async def receive(self, timeout_s: float | None = None) -> Message[V]:
         """The next message. Raises TimedOut if no message comes within `timeout_s`; cancelling the call loses no
         message."""
         ready = self._ready
@@ -106,14 +107,14 @@ class Receiver(ABC):
         """Whether `take_ready` may be used: false where each message that is given out must be noted."""
         return True
 
-    def take_ready(self) -> Message | None:
+    def take_ready(self) -> Message[V] | None:
         """The next message if one is at hand; None if it has to be received. Any thread may call this."""
         try:
             return self._ready.pop()
         except IndexError:
             return None
 
-    async def receive_ahead(self, timeout_s: float | None = None) -> Message:
+    async def receive_ahead(self, timeout_s: float | None = None) -> Message[V]:
         """Like `receive`, and prepares more messages for `take_ready`."""
         if not self.gives_ready:
             return await self.receive(timeout_s)
@@ -181,7 +182,7 @@ class Receiver(ABC):
         return in_time and self._tally.lost == told
 
 
-class Consumer(Receiver):
+class Consumer(Receiver[V]):
     """Made by a client. Its subclasses decide which segments it reads, and what becomes of a message."""
 
     def __init__(self, setup: Setup) -> None:

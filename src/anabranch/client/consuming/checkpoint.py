@@ -28,6 +28,7 @@ from anabranch.client.transport.controller_session import (
     Assignments,
     ControllerSession,
 )
+from anabranch.client.values import V
 from anabranch.model import buckets
 from anabranch.model.buckets import Splits
 from anabranch.model.cut import Cut, MessagePosition, Place, at_end, is_at_end
@@ -57,7 +58,7 @@ def _wanted(splits: Splits, own: Buckets, positions: tuple[MessagePosition, ...]
     return Wanted.joined(Part(ranges[n], positions[n]) for n in sorted(own) if not is_at_end(positions[n]))
 
 
-class CheckpointConsumer(Consumer):
+class CheckpointConsumer(Consumer[V]):
     """Made by `Client.checkpoint_consumer`."""
 
     def __init__(self, setup: Setup, *, group: str | None, begin: Begin) -> None:
@@ -175,7 +176,7 @@ class CheckpointConsumer(Consumer):
 
     # -- messages
 
-    async def receive(self, timeout_s: float | None = None) -> Message:
+    async def receive(self, timeout_s: float | None = None) -> Message[V]:
         """The next message. Raises TimedOut if no message comes within `timeout_s`; cancelling the call loses no
         message.
 

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from anabranch.client.acking.cumulative import Cumulative
 from anabranch.client.acking.sender import LostAckTally
@@ -29,6 +29,7 @@ from anabranch.client.transport.attachment import keep_trying, unless_lost
 from anabranch.client.transport.core.topic_diff import TopicChange
 from anabranch.client.transport.namespace_watch import NamespaceWatch, watch_backoff
 from anabranch.client.transport.pool import Connections
+from anabranch.client.values import V
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,7 +57,7 @@ class NamespaceSetup(Generic[C]):
     closed: Callable[[Receiver], None] = lambda _: None
 
 
-class NamespaceConsumer(Receiver, Generic[C]):
+class NamespaceConsumer(Receiver[V], Generic[C, V]):
     """Its subclasses decide how messages are acknowledged."""
 
     def __init__(self, setup: NamespaceSetup[C]) -> None:
@@ -141,7 +142,7 @@ class NamespaceConsumer(Receiver, Generic[C]):
         self._setup.connections.abort()
 
 
-class NamespaceStreamConsumer(NamespaceConsumer[StreamConsumer]):
+class NamespaceStreamConsumer(NamespaceConsumer[StreamConsumer[Any], V]):
     """Made by `Client.stream_consumer` with a namespace: in order within each topic, acknowledged cumulatively."""
 
     def __init__(self, setup: NamespaceSetup[StreamConsumer]) -> None:
@@ -165,12 +166,12 @@ class NamespaceStreamConsumer(NamespaceConsumer[StreamConsumer]):
     flush.__doc__ = Receiver.flush.__doc__
 
 
-class NamespaceQueueConsumer(NamespaceConsumer[QueueConsumer]):
+class NamespaceQueueConsumer(NamespaceConsumer[QueueConsumer[Any], V]):
     """Made by `Client.queue_consumer` with a namespace: without order, acknowledged one by one."""
 
     _holds_columns = True  # For dead letters.
 
-    async def receive(self, timeout_s: float | None = None) -> Message:
+    async def receive(self, timeout_s: float | None = None) -> Message[V]:
         message = await super().receive(timeout_s)
         if (consumer := self._giving.get(message.topic)) is not None:
             consumer.given(message)

@@ -21,11 +21,11 @@ From = Literal["latest", "earliest"]
 
 
 class ConsumerOptions(TypedDict, total=False):
-    """The common options of stream and queue consumers, of a topic or of a namespace."""
+    """The common options of stream and queue consumers. The schema is none of them: it says what type their messages
+    have."""
 
     consumer_name: str | None
     start: From
-    schema: Schema[Any] | type | None
     encryption: Encryption | None
     receive_queue: int
 

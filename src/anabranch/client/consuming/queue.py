@@ -22,6 +22,7 @@ from anabranch.client.consuming.dead_letters import DeadLetters, MakeSender
 from anabranch.client.consuming.segment import SegmentConsumer, SubscribeOptions
 from anabranch.client.message import Message, ReceivedEntry
 from anabranch.client.schema.schemas import version_of
+from anabranch.client.values import V
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class QueueConsumer(Consumer):
+class QueueConsumer(Consumer[V]):
     """Made by `Client.queue_consumer`."""
 
     def __init__(
@@ -78,7 +79,7 @@ class QueueConsumer(Consumer):
 
     # -- messages
 
-    async def receive(self, timeout_s: float | None = None) -> Message:
+    async def receive(self, timeout_s: float | None = None) -> Message[V]:
         """The next message. Raises TimedOut if no message comes within `timeout_s`; cancelling the call loses no
         message."""
         ready = self._ready

@@ -22,6 +22,7 @@ from anabranch.client.consuming.segment import SegmentConsumer, SubscribeOptions
 from anabranch.client.message import Message
 from anabranch.client.transport.attachment import Backoff
 from anabranch.client.transport.controller_session import Assigned, Assignments, ControllerSession
+from anabranch.client.values import V
 from anabranch.model.segment_consumers import segment_consumer
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
@@ -37,7 +38,7 @@ log = logging.getLogger(__name__)
 FLIP_MAX_S: Final = 1.0
 
 
-class StreamConsumer(Consumer):
+class StreamConsumer(Consumer[V]):
     """Made by `Client.stream_consumer`."""
 
     def __init__(self, setup: Setup, subscription: str, *, earliest: bool = False) -> None:

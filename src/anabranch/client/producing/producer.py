@@ -12,7 +12,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic
 
 from anabranch.client.errors import BadArgument, Closed, ConnectionLost, Unsupported
 from anabranch.client.message_id import BatchReceipt, MessageId
@@ -33,6 +33,7 @@ from anabranch.client.producing.singles import SentKeys, encode_full, encode_pro
 from anabranch.client.times import to_ms
 from anabranch.client.transport.layout_watch import LayoutWatch
 from anabranch.client.transport.pool import Connections
+from anabranch.client.values import V
 from anabranch.model.keyhash import bucket_hash
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -45,7 +46,7 @@ __all__ = ["SEND_TIMEOUT_S", "Producer", "ProducerSettings"]
 TURN_MAX: Final = 64
 
 
-class Producer:
+class Producer(Generic[V]):
     """Made by `Client.producer`. One loop, no locks: each step happens between two awaits."""
 
     def __init__(
@@ -129,7 +130,7 @@ class Producer:
 
     async def send(
         self,
-        value: Any,
+        value: V | None,
         *,
         key: str | bytes | None = None,
         properties: Mapping[str, str] | None = None,
@@ -158,7 +159,7 @@ class Producer:
 
     async def post(
         self,
-        value: Any,
+        value: V | None,
         *,
         key: str | bytes | None = None,
         properties: Mapping[str, str] | None = None,

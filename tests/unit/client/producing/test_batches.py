@@ -205,7 +205,7 @@ async def test_delayed_messages_and_those_with_an_ordering_key_have_entries_of_t
 async def test_batches_and_single_messages_are_compressed(
     script: ScriptedBroker, client: Client, name: str
 ) -> None:
-    async with client.producer(TOPIC, compression=name) as producer:  # type: ignore[arg-type]
+    async with client.producer(TOPIC, compression=name) as producer:  # type: ignore[call-overload]
         for _ in range(3):
             await producer.post(b"x" * 1000, key=LOW)
         await producer.post(b"y" * 1000, deliver_at=1)
@@ -350,14 +350,14 @@ async def test_a_cancelled_send_leaves_the_others_as_they_are(script: ScriptedBr
 
 async def test_arguments_that_cannot_be_meant_are_refused(script: ScriptedBroker, client: Client) -> None:
     with pytest.raises(BadArgument, match="lz4"):
-        client.producer(TOPIC, compression="lzma")  # type: ignore[arg-type]
+        client.producer(TOPIC, compression="lzma")  # type: ignore[call-overload]
     with pytest.raises(BadArgument, match="fencing"):
-        client.producer(TOPIC, access="alone")  # type: ignore[arg-type]
+        client.producer(TOPIC, access="alone")  # type: ignore[call-overload]
     with pytest.raises(BadArgument):
         Batching(messages_max=0)
     async with client.producer(TOPIC) as producer:
         with pytest.raises(BadArgument, match="schema"):
-            await producer.send("text")
+            await producer.send("text")  # type: ignore[arg-type]
         with pytest.raises(BadArgument, match="one of them"):
             await producer.send(b"", deliver_at=1, deliver_after=1)
         with pytest.raises(BadArgument, match="no time"):

@@ -134,7 +134,7 @@ def test_closing_waits_for_what_other_threads_posted_before(
 def test_what_is_wrong_with_a_message_is_raised_at_once(connected: blocking.Client) -> None:
     with connected.producer(TOPIC) as producer:
         with pytest.raises(anabranch.BadArgument):
-            producer.post("text")
+            producer.post("text")  # type: ignore[arg-type]
         with pytest.raises(anabranch.BadArgument):
             producer.post(b"x", key=5)  # type: ignore[arg-type]
         with pytest.raises(anabranch.BadArgument):
@@ -186,7 +186,7 @@ def test_a_message_is_what_it_was_when_it_was_posted(
 ) -> None:
     value, properties = bytearray(b"before"), {"p": "before"}
     with connected.producer(TOPIC) as producer:
-        producer.post(value, properties=properties, key="k")
+        producer.post(value, properties=properties, key="k")  # type: ignore[arg-type]
         producer.post(b"x", properties=properties, key=b"\x00", event_time=datetime.fromtimestamp(5))
         value[:], properties["p"] = b"after!", "after"
     one, two = broker.stored()
