@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import shutil
 import sys
 import time
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -33,8 +36,10 @@ from anabranch.client import (
     connect,
 )
 from anabranch.client.consuming.core.checkpoint import Start
-from anabranch.client.errors import BadCheckpoint, DataLost, TopicMadeAgain
+from anabranch.client.errors import AccessFailed, BadCheckpoint, DataLost, TopicMadeAgain
 from anabranch.client.schema.any import AnySchema
+from anabranch.client.security import NOBODY
+from anabranch.client.transport.rest import NotAnswered, call, topic_path
 
 # The names of these kinds in Pulsar's own tools.
 KINDS: Final = {"exclusive": "stream", "failover": "stream", "shared": "queue"}
@@ -127,6 +132,7 @@ async def _consume(arguments: argparse.Namespace) -> int:
                 place=place,
                 segments=found.segments if found is not None and found.is_classic else None,
                 first=first,
+                terminated=_terminated(arguments, found),
             )
             bar = Bar("receiving", receiving.tally, is_shown=_has_bar(arguments))
 
@@ -140,6 +146,25 @@ async def _consume(arguments: argparse.Namespace) -> int:
     if not arguments.quiet:
         print(summary(receiving.tally, "received", bar.seconds), file=sys.stderr)
     return receiving.exit_code
+
+
+def _terminated(
+    arguments: argparse.Namespace, found: FoundTopic | None
+) -> Callable[[], Awaitable[frozenset[int] | None]] | None:
+    """Asks a broker for the segments of a scalable topic, once it was terminated."""
+    if found is None or found.is_classic or not found.admin_url:
+        return None
+    url = f"{found.admin_url.rstrip('/')}/admin/v2/scalable/{topic_path(str(found.name)).partition('/')[2]}"
+    security = security_of(arguments) or NOBODY
+
+    def ask() -> frozenset[int] | None:
+        try:
+            record = json.loads(call("GET", url, security=security).body)
+        except (NotAnswered, AccessFailed, ValueError):
+            return None  # It is asked again.
+        return frozenset(map(int, record["segments"])) if record.get("terminated") else None
+
+    return partial(asyncio.to_thread, ask)
 
 
 def _printer(arguments: argparse.Namespace, found: FoundTopic | None) -> Printer:

@@ -15,6 +15,7 @@ from anabranch.cli.messages.signals import CommandStopping
 from anabranch.cli.messages.signals import run as run_loop
 from anabranch.cli.messages.sources import Source, TextLines, opened
 from anabranch.cli.messages.tables import can_make_tables
+from anabranch.cli.parsing import profiles
 from anabranch.cli.parsing.access import connect_options, security_of
 from anabranch.cli.parsing.options import UsageError, pairs
 from anabranch.cli.render.progress import Bar, is_terminal, plural, summary
@@ -104,7 +105,7 @@ async def _produce(arguments: argparse.Namespace) -> int:
         told = summary(sending.tally, "stored", bar.seconds)
         print(f"{'interrupted: ' if stopping else ''}{told}", file=sys.stderr)
         if sending.tally.messages and not stopping:
-            await _tell_unheard(found, security)
+            await _tell_unheard(found, security, _reach(arguments))
     return stopping.exit_code if stopping else 0
 
 
@@ -126,11 +127,20 @@ def _is_typed(arguments: argparse.Namespace) -> bool:
     return not (arguments.message or arguments.file or arguments.arrow) and sys.stdin.isatty()
 
 
-async def _tell_unheard(found: FoundTopic, security: Security | None) -> None:
+def _reach(arguments: argparse.Namespace) -> str:
+    """The options by which another command reaches the same broker; none if it does so without."""
+    if arguments.profile:
+        return f" --profile {arguments.profile}"
+    usual = argparse.Namespace(profile=None, token=arguments.token, service_url=None)
+    profiles.complete(usual)
+    return "" if usual.service_url == arguments.service_url else f" --service-url {arguments.service_url}"
+
+
+async def _tell_unheard(found: FoundTopic, security: Security | None, reach: str) -> None:
     """Tells a user who sends before there is a subscription for how long the messages are kept."""
     from anabranch.cli.messages.unheard import unheard  # Its import takes as long as most sends.
 
-    hint = await asyncio.to_thread(unheard, found, security)
+    hint = await asyncio.to_thread(unheard, found, security, reach)
     if hint is not None:
         print(hint, file=sys.stderr)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
 from anabranch.cli.messages.checkpoint_file import CheckpointFile
@@ -36,6 +36,8 @@ CHECKPOINT_EVERY_S: Final = 1.0
 SILENCE_S: Final = 2.0
 # The precision of time-outs.
 TICK_S: Final = 0.2
+# How often it is asked whether a topic was terminated whose segments have ended.
+END_EVERY_S: Final = 1.0
 
 
 class ReceiveLimits(NamedTuple):
@@ -59,8 +61,10 @@ class Receiving:
         place: CheckpointFile | None = None,
         segments: int | None = None,
         first: Sequence[Message] = (),
+        terminated: Callable[[], Awaitable[frozenset[int] | None]] | None = None,
     ) -> None:
-        """`first` has messages that the consumer has given already."""
+        """`first` has messages that the consumer has given already. `terminated` asks for the segments of a scalable
+        topic that was terminated; None if it was not."""
         self.tally = RunTally(part=0.0 if limits.messages else None)
         self._consumer = consumer
         self._show = show
@@ -69,6 +73,8 @@ class Receiving:
         self._is_acking = is_acking
         self._place = place
         self._segments = segments
+        self._terminated = terminated
+        self._asked_at = 0.0
         self._taken: list[Message] = list(first)
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
@@ -118,7 +124,7 @@ class Receiving:
         loop = asyncio.get_running_loop()
         silent_since = loop.time()
         is_hinted = False
-        while not (taking.done() or self._stopping or self._has_ended()):
+        while not (taking.done() or self._stopping or self._has_ended() or await self._has_reached_end()):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S):
                     await self._wake.wait()
@@ -140,6 +146,30 @@ class Receiving:
         if isinstance(self._consumer, QueueConsumer | StreamConsumer):
             return len(self._consumer.drained) >= self._segments
         return isinstance(self._consumer, CheckpointConsumer) and not self._consumer.reading
+
+    async def _has_reached_end(self) -> bool:
+        """Whether a scalable topic was terminated, and nothing is left of it here. Its segments end at each split, too:
+        so the broker is asked."""
+        if self._terminated is None or self._taken or not self._may_have_ended():
+            return False
+        now = asyncio.get_running_loop().time()
+        if now - self._asked_at < END_EVERY_S:
+            return False
+        self._asked_at = now
+        segments = await self._terminated()
+        if segments is None or self._taken or not self._may_have_ended():
+            return False
+        return not isinstance(self._consumer, QueueConsumer) or segments <= self._consumer.drained
+
+    def _may_have_ended(self) -> bool:
+        match self._consumer:
+            case QueueConsumer() as queue:
+                return bool(queue.drained)
+            case StreamConsumer() as stream:
+                return bool(stream.assigned) and stream.drained == stream.assigned
+            case CheckpointConsumer() as reader:
+                return not reader.reading
+        return False
 
     # -- printing
 

@@ -1,4 +1,4 @@
-"""One line for a user who sends to a topic without subscriptions: how long later consumers find the messages."""
+"""A hint for a user who sends to a topic without subscriptions: how long later consumers find the messages, and how."""
 
 from __future__ import annotations
 
@@ -9,38 +9,40 @@ from anabranch.cli.messages.resolve_topic import FoundTopic
 from anabranch.client.errors import AccessFailed
 from anabranch.client.security import NOBODY, Security
 from anabranch.client.transport.rest import NotAnswered, call, topic_path
+from anabranch.model.names import PUBLIC_DEFAULT
 
 ANSWER_MAX_S: Final = 2.0
 _UNITS: Final = ((24 * 60, "day"), (60, "hour"), (1, "minute"))
 
 
-def unheard(found: FoundTopic, security: Security | None) -> str | None:
-    """The line; None if there is a subscription, and if that cannot be found out. Waits for the admin REST."""
+def unheard(found: FoundTopic, security: Security | None, reach: str = "") -> str | None:
+    """The line, and the command that reads the messages, with the options `reach`; None if there is a subscription, and
+    if that cannot be found out. Waits for the admin REST."""
     if not found.admin_url:
         return None
     kind = "persistent" if found.is_classic else "scalable"
     path = f"{found.admin_url.rstrip('/')}/admin/v2/{kind}/{topic_path(str(found.name)).partition('/')[2]}"
-    if found.is_classic:
-        subscriptions = _asked(f"{path}/subscriptions", security)
-        retention = _asked(f"{path}/retention?applied=true", security) if subscriptions == [] else None
-    else:
-        subscriptions = (_asked(f"{path}/stats", security) or {}).get("subscriptions")
-        namespace = f"{found.admin_url.rstrip('/')}/admin/v2/namespaces/{found.name.namespace}"
-        retention = _asked(f"{namespace}/retention", security) if subscriptions == {} else None
-    if subscriptions is None or len(subscriptions) > 0:
+    subscriptions = _asked(f"{path}/subscriptions", security)
+    if subscriptions != []:
         return None
-    return f"{found.name.local} has no subscription: {told(retention)}"
+    kept = told(_asked(f"{path}/retention?applied=true", security))
+    name = (
+        str(found.name)
+        if found.name.namespace != PUBLIC_DEFAULT or not found.is_classic
+        else found.name.local
+    )
+    return f"{found.name.local} has no subscription: {kept}\nanabranch consume {name} -s NAME --start earliest{reach}"
 
 
 def told(retention: Any) -> str:
     """What happens to messages without a subscription. `retention` is the policy as REST has it; None if unknown."""
     if not isinstance(retention, dict):
-        return "a later subscription finds its messages for as long as retention keeps them, if it starts at earliest"
+        return "a later subscription finds its messages for as long as retention keeps them, if it starts at earliest:"
     minutes, megabytes = retention.get("retentionTimeInMinutes", 0), retention.get("retentionSizeInMB", 0)
     if minutes == 0 or megabytes == 0:
-        return "its retention keeps nothing: messages are deleted within minutes unless a subscription is created first"
+        return "its retention keeps nothing: messages are deleted within minutes unless a subscription is there first:"
     within = "" if megabytes < 0 else f", the last {megabytes:,} MB of them"
-    return f"a later subscription finds its messages {span(minutes)}{within}, and has to start at earliest"
+    return f"a later subscription finds its messages {span(minutes)}{within}, and has to start at earliest:"
 
 
 def span(minutes: int) -> str:

@@ -126,7 +126,7 @@ def duration(seconds: float) -> str:
 
 def decimal(count: float) -> str:
     """Bytes in decimal units, as in settings: 50 MB is 50,000,000."""
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= size:
             return f"{count / size:.3g} {unit}" if count / size < 1000 else f"{count / size:,.0f} {unit}"
     return f"{count:,.0f} B"

@@ -326,10 +326,11 @@ def rate(value: float) -> str:
 
 
 def size(value: float) -> str:
-    for unit in ("B", "KB", "MB", "GB"):
-        if value < 1024 or unit == "GB":
+    """Bytes in decimal units, as in settings and rates."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000 or unit == "GB":
             return f"{value:,.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
-        value /= 1024
+        value /= 1000
     raise AssertionError("unreachable")
 
 

@@ -213,3 +213,21 @@ def test_a_message_that_does_not_fit_its_schema_is_shown_as_it_is(
     filled(broker, topic, ["no json"])  # Without a schema.
     assert tail(broker, topic, "--no-follow") == 0
     assert printed(capfd)[-1] == "no json"
+
+
+# -- the end
+
+
+@pytest.mark.parametrize("kind", ["stream", "queue", "checkpoint"])
+def test_consuming_a_terminated_scalable_topic_ends_by_itself(
+    broker: BrokerProcess, capfd: Capture, kind: str
+) -> None:
+    topic = f"topic://public/default/over-{kind}"
+    filled(broker, topic, ["first"], "--key", "k")
+    assert topics(broker, "split", topic, "0") == 0
+    filled(broker, topic, ["last"], "--key", "k")
+    assert topics(broker, "terminate", topic) == 0
+    capfd.readouterr()
+    which = ("-t", kind) if kind == "checkpoint" else ("-t", kind, "-s", "s")
+    assert consume(broker, topic, *which, "--start", "earliest") == 0
+    assert sorted(printed(capfd)) == ["first", "last"]

@@ -107,7 +107,7 @@ def test_the_table_has_active_segments_by_range_then_the_sealed_latest_first() -
     layout = SegmentLayout.initial(2, 1).split(1, 2).split(0, 3)
     table = dag_view.segment_table(stats(layout))
     assert [line.split()[0] for line in table] == ["ID", "4", "5", "2", "3", "0", "1"]
-    assert table[1].split() == ["4", "0000-3fff", "active", "0", "0", "0", "2.0", "KB", "1", "s", "7"]
+    assert table[1].split() == ["4", "0000-3fff", "active", "0", "0", "0", "2.0", "kB", "1", "s", "7"]
     assert table[-1].endswith("s drained")
 
 
@@ -146,7 +146,7 @@ def test_changes_name_splits_merges_and_what_was_removed() -> None:
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(0, "0 B"), (1023, "1,023 B"), (1536, "1.5 KB"), (200 * 1024, "200 KB"), (5 * 1024**4, "5,120 GB")],
+    [(0, "0 B"), (999, "999 B"), (1536, "1.5 kB"), (200_000, "200 kB"), (5 * 10**12, "5,000 GB")],
 )
 def test_sizes_are_short(value: int, shown: str) -> None:
     assert dag_view.size(value) == shown

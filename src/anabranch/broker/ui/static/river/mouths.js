@@ -149,6 +149,6 @@ export function nobody(name, subscription) {
     { class: "nobody" },
     h("strong", {}, "Nobody reads this topic"),
     h("p", {}, "Consumers appear here, at the mouths."),
-    h("code", {}, `anabranch consume ${name} -s mine`),
+    h("code", {}, `anabranch consume ${name} -s mine --start earliest`),
   );
 }
