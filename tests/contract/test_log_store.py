@@ -83,7 +83,7 @@ def hostile_medium(_: Path) -> Opener:
 
 
 def folder_medium(root: Path) -> Opener:
-    return object_medium(lambda: open_medium(root.joinpath("objects").as_uri()))
+    return object_medium(lambda: open_medium(f"objects://{root}/objects"))
 
 
 def minio_medium(_: Path) -> Opener:

@@ -30,7 +30,7 @@ MEDIA: dict[str, Callable[[Path], ObjectMedium]] = {
     "memory": lambda _: MemoryBucket(),
     # Slow and reordered. What it loses is not for every caller to see: see the log's own suite.
     "hostile": lambda _: HostileMedium(MemoryBucket(), Random(1), NO_FAULTS),
-    "folder": lambda folder: open_medium(folder.joinpath("objects").as_uri()),
+    "folder": lambda folder: open_medium(f"objects://{folder}/objects"),
     "minio": lambda _: open_medium(bucket_url(f"medium-{secrets.token_hex(8)}")),
 }
 
@@ -211,8 +211,9 @@ async def test_a_hostile_medium_does_all_that_it_should() -> None:
         ("s3://bucket/prefix?endpont=http://localhost", "unknown option endpont"),
         ("s3://bucket/prefix?endpoint=localhost:9000", "URL itself"),
         ("s3://bucket/prefix?virtual-hosted=yes", "true or false"),
-        ("file://host/folder", "file:///folder"),
-        ("file:///", "file:///folder"),
+        ("objects://host/folder", "objects:///folder"),
+        ("objects:///", "objects:///folder"),
+        ("file:///folder", "expected s3"),
     ],
 )
 def test_a_url_that_names_no_store_is_refused_with_the_reason(url: str, told: str) -> None:

@@ -27,10 +27,11 @@ BEFORE, IN_FLIGHT, AFTER = 20, 200, 20
 
 @pytest.fixture(params=["folder", pytest.param("minio", marks=pytest.mark.objects)])
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, object]:
-    if request.param == "minio":
-        url = bucket_url(f"faults-{secrets.token_hex(8)}")
-    else:
-        url = tmp_path.joinpath("objects").as_uri()
+    url = (
+        bucket_url(f"faults-{secrets.token_hex(8)}")
+        if request.param == "minio"
+        else f"objects://{tmp_path}/objects"
+    )
     return {"logUrl": url, "logObjectPutsPerSecond": 0}
 
 
@@ -177,13 +178,13 @@ def test_a_store_that_cannot_be_reached_is_told_of_at_the_start(tmp_path: Path) 
 
 
 def test_a_folder_keeps_to_the_log_that_it_began_with(tmp_path: Path) -> None:
-    elsewhere = {"logUrl": tmp_path.joinpath("objects").as_uri()}
+    elsewhere = {"logUrl": f"objects://{tmp_path}/objects"}
     with BrokerProcess(tmp_path, elsewhere, brokers=1) as broker:
         broker.stop()
         broker.settings = {}
         with pytest.raises(AssertionError, match="set logUrl as it was"):
             broker.start()
-        broker.settings = {"logUrl": tmp_path.joinpath("others").as_uri()}
+        broker.settings = {"logUrl": f"objects://{tmp_path}/others"}
         with pytest.raises(AssertionError, match="do not belong together"):
             broker.start()
     other = tmp_path / "other"

@@ -17,6 +17,7 @@ from anabranch import blocking
 from anabranch.wire.batch import messages
 from faults.test_stopped import receipts_until_quiet
 from harness.broker_process import until
+from harness.minio import bucket_url
 from harness.zookeeper import Ensemble, SingleServer
 from harness.zookeeper_cluster import SESSION_MS, MemberProcess, ZooKeeperCluster
 
@@ -34,11 +35,15 @@ def server() -> Iterator[SingleServer]:
     made.stop()
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ZooKeeperCluster]:
+@pytest.fixture(params=["files", "objects", pytest.param("minio", marks=pytest.mark.objects)])
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ZooKeeperCluster]:
+    """Three brokers on each kind of log."""
+    log_url = f"{'file' if request.param == 'files' else 'objects'}://{tmp_path}/shared"
+    if request.param == "minio":
+        log_url = bucket_url(f"cluster-{secrets.token_hex(8)}")
     server = SingleServer()
     try:
-        with ZooKeeperCluster(tmp_path, server.ports()) as made:
+        with ZooKeeperCluster(tmp_path, server.ports(), log_url=log_url) as made:
             made.server = server.server
             yield made
     finally:

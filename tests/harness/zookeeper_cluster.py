@@ -29,7 +29,7 @@ class MemberProcess(BrokerProcess):
         folder: Path,
         relays: list[TcpRelay],
         chroot: str,
-        log_folder: Path,
+        log_url: str,
         settings: Mapping[str, object],
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ class MemberProcess(BrokerProcess):
         self.relays = relays
         self.stores = [
             *("--metadata", f"zk://{','.join(f'127.0.0.1:{relay.port}' for relay in relays)}{chroot}"),
-            *("--log", f"file://{log_folder}"),
+            *("--log", log_url),
         ]
 
     @property
@@ -50,7 +50,7 @@ class MemberProcess(BrokerProcess):
 
 
 class ZooKeeperCluster:
-    """Several brokers on one log in one folder. A context manager."""
+    """Several brokers on one log, by default files in one folder. A context manager."""
 
     # That of a test that stops it.
     server: ZooKeeperServer
@@ -63,9 +63,10 @@ class ZooKeeperCluster:
         brokers: int = 3,
         chroot: str = "/cluster",
         settings: Mapping[str, object] | None = None,
+        log_url: str = "",
     ) -> None:
         self.folder = folder
-        self.log_folder = folder / "shared"
+        self.log_url = log_url or f"file://{folder}/shared"
         self.settings = {
             "metadataStoreSessionTimeoutMillis": SESSION_MS,
             "logTrimSeconds": 0,
@@ -76,7 +77,7 @@ class ZooKeeperCluster:
                 folder / f"broker-{number}",
                 [TcpRelay(port) for port in ports],
                 chroot,
-                self.log_folder,
+                self.log_url,
                 self.settings,
             )
             for number in range(brokers)

@@ -18,13 +18,12 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from anabranch.broker.config.config import BrokerConfig
-from anabranch.broker.runtime import data_folder
+from anabranch.broker.runtime import data_folder, object_identity
 from anabranch.broker.runtime.listening import StartError
-from anabranch.broker.stores import Stores, file_log, lock_folder, make_folder
+from anabranch.broker.stores import Stores, file_log, lock_folder, make_folder, object_log, object_refusals
 from anabranch.metadata.errors import AlreadyExists
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.names import check_entity
-from anabranch.storage.port import LogStore
 
 # What every cluster has: its name.
 CLUSTER: Final = "/anabranch/cluster"
@@ -97,40 +96,48 @@ def _readable(name: str, file: str) -> str:
     return file
 
 
-def log_folder(url: str) -> Path:
-    """The folder of `file:///folder`. StartError for a log that this release does not have."""
+# Of logs in object stores; `objects:///folder` keeps the objects in a folder, for trials and tests.
+_OBJECT_STORES: Final = frozenset({"s3", "objects"})
+
+
+def log_folder(url: str) -> Path | None:
+    """The folder of `file:///folder`; None for a log in an object store. StartError for a URL that names no log."""
     parts = urlsplit(url)
-    if parts.scheme == "s3":
-        raise StartError(
-            f"{url}: logs in object stores are not there yet: use file:///folder, which all brokers share"
-        )
+    if parts.scheme in _OBJECT_STORES:
+        return None
     if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
-        raise StartError(f"{url!r} names no log: use file:///folder, a folder that all brokers share")
+        raise StartError(
+            f"{parts.scheme or url!r} names no log: use s3://bucket/prefix, or file:///folder for a folder that all "
+            "brokers share"
+        )
     return Path(unquote(parts.path))
 
 
-def log_at(config: BrokerConfig) -> LogStore:
-    """The log that the settings name. The settings' folder is that of the log already."""
-    return file_log(config, is_shared=True)
-
-
 async def member_settings(metadata: MetadataStore, config: BrokerConfig, *, is_named: bool) -> BrokerConfig:
-    """The settings of a broker of the cluster in this metadata: its name, and its log's folder as `dataDir`."""
+    """The settings of a broker of the cluster in this metadata: its name, and its log's folder as `dataDir`. A broker
+    whose log is in an object store has no folder."""
     name = await cluster_name(metadata)
     if is_named and config.cluster_name != name:
         raise StartError(f"clusterName is {config.cluster_name}, and the cluster in the metadata is {name}")
     folder = log_folder(config.log_url)
-    return msgspec.structs.replace(config, cluster_name=name, data_dir=str(folder))
+    return msgspec.structs.replace(config, cluster_name=name, data_dir="" if folder is None else str(folder))
 
 
 @contextlib.asynccontextmanager
 async def member_stores(metadata: MetadataStore, config: BrokerConfig) -> AsyncIterator[Stores]:
     """The stores of a broker with these settings. The caller, who made the session, closes it."""
+    if not config.data_dir:
+        with object_refusals():
+            medium, log = object_log(config)
+            await object_identity.check_named(metadata, medium)
+        yield Stores(metadata, log)
+        return
     data = Path(config.data_dir)
+    await object_identity.check_local(metadata, data)
     await data_folder.check_named_log(metadata, data)
     lock = await lock_folder(data, is_shared=True)
     try:
-        yield Stores(metadata, log_at(config))
+        yield Stores(metadata, file_log(config, is_shared=True))
     finally:
         os.close(lock)
 
@@ -154,8 +161,15 @@ async def make_cluster(metadata: MetadataStore, config: BrokerConfig) -> bool:
     if found is not None and (name := await cluster_name(metadata)) != config.cluster_name:
         raise StartError(f"there is a cluster in this metadata already, {name}")
     folder = log_folder(config.log_url)
-    make_folder(folder)
-    await data_folder.name_log(metadata, folder)
+    if folder is None:
+        with object_refusals():
+            medium, _ = object_log(config)
+            await object_identity.name_log(metadata, medium)
+            await medium.close()
+    else:
+        await object_identity.check_local(metadata, folder)
+        make_folder(folder)
+        await data_folder.name_log(metadata, folder)
     if found is not None:
         return False
     with contextlib.suppress(AlreadyExists):

@@ -149,7 +149,7 @@ async def serving(
             one_port=place.shared if place is not None and place.has_one_port else None,
             in_cluster=place is not None,
             brokers_expected=0 if place is None else place.brokers,
-            last_hour=data_folder.last_hour(Path(config.data_dir), 0 if place is None else place.index),
+            last_hour=_last_hour(config, place),
         )
         # Once it is registered, others send clients to its own ports; they wait there until it has started. The shared
         # ones are for brokers that serve.
@@ -178,10 +178,17 @@ async def serving(
         log.info(
             "serving %s from %s",
             told.service_url,
-            config.data_dir,
-            extra={"service_url": told.service_url, "data_dir": config.data_dir},
+            config.data_dir or config.log_url,
+            extra={"service_url": told.service_url, "data_dir": config.data_dir or config.log_url},
         )
         yield broker
+
+
+def _last_hour(config: BrokerConfig, place: ClusterPlace | None) -> Path | None:
+    """The file in which the page's last hour survives a restart; None for a broker that has no place of its own."""
+    if place is not None and not place.brokers:
+        return None
+    return data_folder.last_hour(Path(config.data_dir), 0 if place is None else place.index)
 
 
 def _draining(broker: Broker, place: ClusterPlace | None) -> Callable[[], Awaitable[None]]:

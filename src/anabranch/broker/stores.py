@@ -10,10 +10,10 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -24,9 +24,11 @@ from anabranch.metadata.embedded import EmbeddedStore
 from anabranch.metadata.errors import StoreInUse
 from anabranch.metadata.port import MetadataStore, SessionState
 from anabranch.metadata.sqlite import SqliteMetadata
-from anabranch.model.position import Incarnation
 from anabranch.storage.on_disk.file_store import FileLogStore
 from anabranch.storage.port import LogStore
+
+if TYPE_CHECKING:
+    from anabranch.storage.object.medium import ObjectMedium
 
 # What all brokers of a machine may take of its memory for written pages, and of its disk before files are rewritten.
 PAGE_CACHE_BYTES: Final = 1 << 30
@@ -157,7 +159,10 @@ async def _log(
     is_shared: bool = False,
 ) -> LogStore:
     if config.log_url:
-        return await object_log(config, metadata, is_sole=not is_shared)
+        with object_refusals():
+            medium, log = object_log(config, is_sole=not is_shared)
+            await object_identity.check(metadata, medium, Path(config.data_dir))
+        return log
     await object_identity.check_local(metadata, Path(config.data_dir))
     return file_log(config, brokers=brokers, is_shared=is_shared)
 
@@ -177,17 +182,10 @@ def file_log(config: BrokerConfig, *, brokers: int = 1, is_shared: bool = False)
     )
 
 
-async def object_log(
-    config: BrokerConfig,
-    metadata: MetadataStore,
-    *,
-    is_sole: bool = False,
-    has_ended: Callable[[Incarnation], bool] = lambda _: False,
-) -> LogStore:
-    """The log in the object store that the settings name, for a broker that is the only one on its metadata, or one of
-    several. StartError if it cannot be used. `has_ended` says whether a broker is known to be gone."""
+def object_log(config: BrokerConfig, *, is_sole: bool = False) -> tuple[ObjectMedium, LogStore]:
+    """The object store that the settings name and a new log in it, for a broker that is the only one on its metadata,
+    or one of several. Within `object_refusals`."""
     # Imported only if needed.
-    from anabranch.storage.object.medium import MediumError
     from anabranch.storage.object.opening import open_object_log
     from anabranch.storage.object.policy import ObjectLogPolicy
 
@@ -195,11 +193,15 @@ async def object_log(
     policy = ObjectLogPolicy(
         puts_per_second=puts, puts_burst=max(1, round(2 * puts)), cache_bytes=config.log_cache_bytes
     )
+    return open_object_log(config.log_url, clock_ms=now_ms, policy=policy, is_sole=is_sole)
+
+
+@contextlib.contextmanager
+def object_refusals() -> Iterator[None]:
+    """An object store that cannot be used is a StartError."""
+    from anabranch.storage.object.medium import MediumError
+
     try:
-        medium, log = open_object_log(
-            config.log_url, clock_ms=now_ms, policy=policy, has_ended=has_ended, is_sole=is_sole
-        )
-        await object_identity.check(metadata, medium, Path(config.data_dir))
+        yield
     except MediumError as error:
         raise StartError(f"cannot use logUrl: {error}") from error
-    return log

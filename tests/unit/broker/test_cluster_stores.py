@@ -91,6 +91,50 @@ async def test_a_log_of_another_cluster_or_none_is_refused(
     await others.close()
 
 
+async def test_a_log_of_objects_is_named_by_its_cluster_alone(
+    metadata: EmbeddedStore, config: BrokerConfig, tmp_path: Path
+) -> None:
+    objects = msgspec.structs.replace(config, log_url=f"objects://{tmp_path}/bucket")
+    with pytest.raises(StartError, match="anabranch cluster init"):
+        await opened(metadata, objects)
+    assert await make_cluster(metadata, objects) is True
+    assert await make_cluster(metadata, objects) is False
+    assert (await opened(metadata, objects)).data_dir == ""
+    elsewhere = msgspec.structs.replace(config, log_url=f"objects://{tmp_path}/other")
+    with pytest.raises(NotTogether, match="do not belong together: the log is missing"):
+        await opened(metadata, elsewhere)
+    others = await MemoryMetadata(lambda: 0).connect()
+    await make_cluster(others, elsewhere)
+    with pytest.raises(NotTogether, match="belongs to other metadata"):
+        await opened(metadata, elsewhere)
+    await others.close()
+
+
+async def test_a_cluster_does_not_change_between_files_and_objects(
+    metadata: EmbeddedStore, config: BrokerConfig, tmp_path: Path
+) -> None:
+    """Its topics would be without their messages."""
+    objects = msgspec.structs.replace(config, log_url=f"objects://{tmp_path}/bucket")
+    await make_cluster(metadata, config)
+    for refused in (make_cluster, opened):
+        with pytest.raises(NotTogether, match="the log of this cluster is in a folder"):
+            await refused(metadata, objects)
+    others = await MemoryMetadata(lambda: 0).connect()
+    await make_cluster(others, objects)
+    for refused in (make_cluster, opened):
+        with pytest.raises(NotTogether, match="is in an object store"):
+            await refused(others, config)
+    await others.close()
+
+
+async def test_an_object_store_that_cannot_be_used_is_said_at_the_start(
+    metadata: EmbeddedStore, config: BrokerConfig
+) -> None:
+    wrong = msgspec.structs.replace(config, log_url="s3://bucket/prefix?endpont=http://localhost")
+    with pytest.raises(StartError, match=r"cannot use logUrl: .*unknown option endpont"):
+        await make_cluster(metadata, wrong)
+
+
 async def test_a_folder_with_messages_of_others_is_not_taken_for_a_cluster(
     metadata: EmbeddedStore, config: BrokerConfig, tmp_path: Path
 ) -> None:
@@ -115,7 +159,7 @@ async def test_brokers_of_a_cluster_share_its_folder_and_keep_out_a_broker_on_it
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("s3://bucket/prod", "not there yet"),
+        ("gs://bucket/prod", "names no log"),
         ("file://", "names no log"),
         ("file:///", "names no log"),
         ("file://host/folder", "names no log"),

@@ -90,9 +90,8 @@ class BrokerConfig(BalancerConfig, frozen=True, kw_only=True, rename=spelled, fo
     brokers_one_port: bool = False
 
     # -- a broker of several machines, `anabranch broker`
-    # Where the brokers share their metadata, and their log: `zk://host1,host2,host3/folder`, `file:///folder`.
+    # Where the brokers share their metadata: `zk://host1,host2,host3/folder`.
     metadata_store_url: str = ""
-    log_url: str = ""
     # How long ZooKeeper waits for a silent broker before its topics go to others.
     metadata_store_session_timeout_millis: int = 6_000
     # A file with `user:password`, by which ZooKeeper knows the brokers. Empty: nodes are open to all.
@@ -283,8 +282,8 @@ class BrokerConfig(BalancerConfig, frozen=True, kw_only=True, rename=spelled, fo
     load_history_heartbeat_interval: float = 60.0
 
     # -- our log
-    # Where the log is, if not in the data folder: `s3://bucket/prefix?endpoint=https://…`. Credentials come from the
-    # environment.
+    # Where the log is, if not in the data folder: `s3://bucket/prefix?endpoint=https://…`, with credentials from the
+    # environment. For brokers of several machines also `file:///folder`, files in a folder that all of them use.
     log_url: str = ""
     # The most commits a second that are put into an object store, after a burst of twice as many; 0: no limit. Each put
     # is paid for; between two of them, what is published waits.

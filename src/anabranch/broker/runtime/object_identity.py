@@ -11,6 +11,7 @@ import secrets
 from pathlib import Path
 from typing import Final
 
+from anabranch.broker.runtime.data_folder import IDENTITY as FOLDER_IDENTITY
 from anabranch.broker.runtime.data_folder import LOG, NotTogether
 from anabranch.metadata.errors import AlreadyExists
 from anabranch.metadata.port import MetadataStore, Versioned
@@ -25,19 +26,45 @@ _FORMAT: Final = "anabranch object log 1"
 
 
 async def check(metadata: MetadataStore, medium: ObjectMedium, data: Path) -> None:
-    """NotTogether unless the log is the one that the metadata names. At the first start both are given the name."""
+    """NotTogether unless the log is the one that the metadata of this folder names. At the first start both are given
+    the name."""
     _refuse_local(data)
+    stored, found = await _names(metadata, medium)
+    _compare(stored, found, medium, f"the metadata of {data}")
+
+
+async def name_log(metadata: MetadataStore, medium: ObjectMedium) -> None:
+    """Gives the log and metadata that is elsewhere one name, if neither has one. NotTogether if one of them has
+    another, or the metadata has a log in a folder."""
+    await _refuse_folder(metadata)
+    stored, found = await _names(metadata, medium)
+    _compare(stored, found, medium, "the metadata of this cluster")
+
+
+async def check_named(metadata: MetadataStore, medium: ObjectMedium) -> None:
+    """NotTogether unless the log is the one that metadata elsewhere names."""
+    await _refuse_folder(metadata)
+    stored = await metadata.get(IDENTITY, fresh=True)
+    if stored is None:
+        raise NotTogether("the cluster was never made: run `anabranch cluster init` with the same URLs")
+    _compare(stored, await _read(medium), medium, "the metadata of this cluster")
+
+
+async def _names(metadata: MetadataStore, medium: ObjectMedium) -> tuple[Versioned, str]:
+    """What the metadata and the log are named, once both have a name."""
     stored = await metadata.get(IDENTITY, fresh=True)
     found = await _read(medium)
     if stored is None:
         stored = await _name(metadata, medium, found)
         found = await _read(medium)
-    name = stored.value.decode()
-    if found != name:
+    return stored, found
+
+
+def _compare(stored: Versioned, found: str, medium: ObjectMedium, whose_metadata: str) -> None:
+    if found != stored.value.decode():
         whose = f"belongs to other metadata ({KEY} says {found})" if found else "is missing"
-        where = medium.url("")
         raise NotTogether(
-            f"the metadata of {data} and the log in {where} do not belong together: the log {whose}"
+            f"{whose_metadata} and the log in {medium.url('')} do not belong together: the log {whose}"
         )
 
 
@@ -67,8 +94,15 @@ async def _name(metadata: MetadataStore, medium: ObjectMedium, found: str) -> Ve
 
 async def check_local(metadata: MetadataStore, data: Path) -> None:
     """NotTogether if the metadata's log is in an object store, and no log in the folder is wanted."""
-    if await metadata.get(IDENTITY) is not None:
+    if await metadata.get(IDENTITY, fresh=True) is not None:
         raise NotTogether(f"the log of {data} is in an object store: set logUrl as it was at the first start")
+
+
+async def _refuse_folder(metadata: MetadataStore) -> None:
+    if await metadata.get(FOLDER_IDENTITY, fresh=True) is not None:
+        raise NotTogether(
+            "the log of this cluster is in a folder: name it as `anabranch cluster init` was told"
+        )
 
 
 def _refuse_local(data: Path) -> None:

@@ -11,7 +11,7 @@ from anabranch.cli.parsing.options import UsageError
 
 _EXAMPLES: Final = {
     "metadataStoreUrl": "--metadata zk://host1,host2,host3/folder",
-    "logUrl": "--log file:///folder",
+    "logUrl": "--log s3://bucket/prefix",
 }
 
 

@@ -13,11 +13,16 @@ from anabranch.cli.parsing.options import UsageError
 def run(arguments: argparse.Namespace) -> int:
     found = settings(arguments)
     config = found.config
-    for name, url in (("metadataStoreUrl", config.metadata_store_url), ("logUrl", config.log_url)):
-        if url:
-            raise UsageError(
-                f"{name} is {url}: `anabranch standalone` keeps everything in --data-dir; start `anabranch broker`"
-            )
+    if config.metadata_store_url:
+        raise UsageError(
+            f"metadataStoreUrl is {config.metadata_store_url}: `anabranch standalone` keeps its metadata in "
+            "--data-dir; start `anabranch broker`"
+        )
+    if config.log_url.startswith("file:"):
+        raise UsageError(
+            f"logUrl is {config.log_url}: `anabranch standalone` keeps files of its log in --data-dir, or objects at "
+            "s3://bucket/prefix; start `anabranch broker`"
+        )
     if config.broker_service_port and config.broker_service_port == config.web_service_port:
         raise UsageError(
             f"both ports are {config.broker_service_port}: choose another with --port or --http-port"

@@ -69,7 +69,7 @@ def declare_stores(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log",
         metavar="URL",
-        help="where the brokers share their log: file:///folder, the same for all of them",
+        help="where the brokers share their log: s3://bucket/prefix?endpoint=…, or file:///folder for all",
     )
     parser.add_argument("--cluster", metavar="NAME", help="name of the cluster")
 

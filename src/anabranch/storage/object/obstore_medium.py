@@ -48,7 +48,7 @@ class StoreUrl:
 
 
 def parse_url(url: str) -> StoreUrl:
-    """`s3://bucket/prefix?endpoint=…&region=…`, or `file:///folder`. ValueError says what is wrong."""
+    """`s3://bucket/prefix?endpoint=…&region=…`, or `objects:///folder`. ValueError says what is wrong."""
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if parts.username or parts.password:
@@ -56,12 +56,12 @@ def parse_url(url: str) -> StoreUrl:
             f"{parts.scheme}://…@{parts.hostname}: credentials do not belong into a URL; set AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY in the environment"
         )
-    if parts.scheme == "file":
+    if parts.scheme == "objects":
         if parts.netloc or not parts.path.strip("/") or options or parts.fragment:
-            raise ValueError(f"{url}: expected file:///folder")
-        return StoreUrl("file", "", unquote(parts.path).rstrip("/"))
+            raise ValueError(f"{url}: expected objects:///folder")
+        return StoreUrl("objects", "", unquote(parts.path).rstrip("/"))
     if parts.scheme != "s3":
-        raise ValueError(f"{url}: expected s3://bucket/prefix or file:///folder")
+        raise ValueError(f"{url}: expected s3://bucket/prefix or objects:///folder")
     if not parts.netloc or parts.fragment:
         raise ValueError(f"{url}: expected s3://bucket/prefix")
     if unknown := sorted(options.keys() - _OPTIONS):
@@ -185,7 +185,7 @@ def open_medium(url: str) -> ObstoreMedium:
         raise MediumRefusedError(
             f"a log at {where} needs the package `obstore`: install the extra `objects`"
         ) from None
-    if where.scheme == "file":
+    if where.scheme == "objects":
         from obstore.store import LocalStore
 
         store = LocalStore(where.prefix, mkdir=True)

@@ -19,10 +19,10 @@ def open_object_log(
     has_ended: Callable[[Incarnation], bool] = lambda _: False,
     is_sole: bool = False,
 ) -> tuple[ObjectMedium, ObjectLogStore]:
-    """The medium of `s3://bucket/prefix?endpoint=…` or `file:///folder`, and a new log in it, which is not started yet.
+    """The medium of `s3://bucket/prefix?endpoint=…` or `objects:///folder`, and a new log in it, not started yet.
 
-    `has_ended` and `is_sole`: see `ObjectLogStore`. MediumRefusedError if the URL names nothing
-    that can be used; whether the store answers is found out when the log starts."""
+    `has_ended` and `is_sole`: see `ObjectLogStore`. MediumRefusedError if the URL names nothing that can be used;
+    whether the store answers is found out when the log starts."""
     medium = open_medium(url)
     return medium, ObjectLogStore(
         medium, clock_ms=clock_ms, policy=policy, has_ended=has_ended, is_sole=is_sole
