@@ -39,7 +39,11 @@ WAYS = {"one task": {}, "2 slices": {"minPartitions": "2"}, "4 slices": {"minPar
 
 
 class OneSegment(Broker):
-    extra_arguments = (*Broker.extra_arguments, "--set", f"scalableTopicEntryBucketBudget={BUCKETS}")
+    extra_arguments: tuple[str, ...] = (
+        *Broker.extra_arguments,
+        "--set",
+        f"scalableTopicEntryBucketBudget={BUCKETS}",
+    )
 
 
 @contextmanager
