@@ -27,6 +27,7 @@ from typing import Any
 from anabranch.client.producing.entries import Entries, Target
 from anabranch.spark.options.source import parse
 from anabranch.spark.source import BatchReader
+from bench import usage
 from bench.spark import data
 from bench.spark.__main__ import Broker, running
 from bench.spark.data import DataSet
@@ -39,7 +40,11 @@ WAYS = {"one task": {}, "2 slices": {"minPartitions": "2"}, "4 slices": {"minPar
 
 
 class OneSegment(Broker):
-    extra_arguments = (*Broker.extra_arguments, "--set", f"scalableTopicEntryBucketBudget={BUCKETS}")
+    extra_arguments: tuple[str, ...] = (
+        *Broker.extra_arguments,
+        "--set",
+        f"scalableTopicEntryBucketBudget={BUCKETS}",
+    )
 
 
 @contextmanager
@@ -96,19 +101,23 @@ def measure(spark: Any, broker: Broker, one: DataSet, root: Path, rounds: int) -
         assert counted.load().count() == one.rows
         read(spark, broker, topics[stamps], WAYS[way])
     taken: dict[tuple[str, str], list[float]] = {case: [] for case in cases}
+    spent: dict[tuple[str, str], list[float]] = {case: [] for case in cases}
     loads = []
     for number in range(rounds):
         loads.append(os.getloadavg()[0])
         turn = number % len(cases)
         for stamps, way in cases[turn:] + cases[:turn]:
+            before = usage.cpu_seconds(os.getpid())
             taken[stamps, way].append(read(spark, broker, topics[stamps], WAYS[way]))
+            spent[stamps, way].append(usage.cpu_seconds(os.getpid()) - before)
     print(f"{one.name}: {one.rows} rows, {rounds} rounds, load average {min(loads):.1f} to {max(loads):.1f}")
     for stamps, way in cases:
         found, base = taken[stamps, way], taken[stamps, "one task"]
         ratios = [before / after for before, after in zip(base, found, strict=True)]
         print(
             f"  {stamps:<10} {way:<9} {one.rows / statistics.median(found) / 1000:7,.0f} k rows/s   "
-            f"{statistics.median(ratios):.2f}x one task ({min(ratios):.2f} to {max(ratios):.2f})",
+            f"{statistics.median(ratios):.2f}x one task ({min(ratios):.2f} to {max(ratios):.2f}), "
+            f"{statistics.median(spent[stamps, way]) / one.rows * 1e9:,.0f} ns of CPU a row with Spark's",
             flush=True,
         )
     for stamps, topic in topics.items():

@@ -271,15 +271,23 @@ class Walk:
         self._segments = found[: _find_segments(self._runs, run, at, room, gap_max, found)]
         return [(file, start, stop) for file, start, stop in self._segments.tolist()]
 
-    def records(self, memory: memoryview) -> tuple[Located, bool]:
+    def records(self, memory: memoryview, wanted: Wanted | None = None) -> tuple[Located, bool]:
         """The entries of the whole records in memory, which holds the segments, and whether the next record is bad. An
-        incomplete record is neither found nor bad: ask for segments again."""
+        incomplete record is neither found nor bad: ask for segments again.
+
+        Long records without wanted messages are not summed. Whatever a damaged stamp says, it meets one of the ranges
+        that make the ring: the reader of that range finds the damage.
+        """
         held = pa.py_buffer(memory)
         count, status = _walk(
             self._runs, self._cursor, self._segments, held.address, SUMMED_BELOW, self._found
         )
         found = self._found[:count]
-        for place in np.flatnonzero(found[:, _SIZE] >= SUMMED_BELOW).tolist():
+        located = Located(held, found.copy())
+        summed = found[:, _SIZE] >= SUMMED_BELOW
+        if wanted is not None:
+            summed &= entries_met(located.facts, wanted)
+        for place in np.flatnonzero(summed).tolist():
             address, size = found[place, :2].tolist()
             start = address - held.address - _HEADER
             expected = int.from_bytes(memory[start : start + 4], "little")
@@ -287,7 +295,7 @@ class Walk:
                 # Back to that record: those behind it are not returned.
                 self._cursor[:] = found[place, [_RUN, 3, _OFFSET]]
                 return Located(held, found[:place].copy()), True
-        return Located(held, found.copy()), bool(status == BAD)
+        return located, bool(status == BAD)
 
 
 class Located:

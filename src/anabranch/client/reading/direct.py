@@ -246,7 +246,7 @@ def plan_batches(
 ) -> Iterator[ReadPiece]:
     unpacked_bytes_max = max(unpacked_bytes_max, plan.message_bytes_max)
     with _Files(plan, root) as files:
-        for every in _windows(plan, files, bytes_max):
+        for every in _windows(plan, files, bytes_max, wanted):
             located = every if wanted is None else every.that_meet(wanted)
             stop = located.unaided
             behind: Position | None = None
@@ -287,7 +287,9 @@ def plan_facts(
                 raise NeedsClientError(located.position(stop), located.why(stop))
 
 
-def _windows(plan: TopicPlan, files: _Files, bytes_max: int) -> Iterator[Located]:
+def _windows(
+    plan: TopicPlan, files: _Files, bytes_max: int, wanted: Wanted | None = None
+) -> Iterator[Located]:
     """The entries of one buffer after the other; each result is valid until the next one."""
     from anabranch.columns.records import Walk
 
@@ -296,7 +298,7 @@ def _windows(plan: TopicPlan, files: _Files, bytes_max: int) -> Iterator[Located
     walk = Walk(_located_runs(plan, files))
     while not walk.is_done:
         size = _read_segments(files, walk.segments(len(buffer), _GAP_BYTES_MAX), buffer)
-        located, is_bad = walk.records(buffer[:size])
+        located, is_bad = walk.records(buffer[:size], wanted)
         if not len(located) and not is_bad:
             left = walk.run_stop - walk.at[3]
             if left > len(buffer):

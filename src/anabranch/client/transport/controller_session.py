@@ -57,12 +57,15 @@ Assignments = Mapping[SegmentId, Assigned]
 
 def read_assigned(segment: pb.ScalableAssignedSegment) -> Assigned:
     """Raises PeerError for ranges that there cannot be."""
+    own = tuple(sorted({*segment.anabranch_own_buckets}))
+    if own and own[-1] >= len(segment.bucket_ranges):
+        raise PeerError(f"the assignment of segment {segment.segment_id}: it has no bucket {own[-1]}")
     try:
         return Assigned(
             segment.segment_topic,
             HashRange(segment.hash_start, segment.hash_end),
             tuple(HashRange(bucket.start, bucket.end) for bucket in segment.bucket_ranges),
-            tuple(segment.anabranch_own_buckets),
+            own,
         )
     except InvalidName as error:
         raise PeerError(f"the assignment of segment {segment.segment_id}: {error}") from error

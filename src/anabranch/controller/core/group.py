@@ -163,13 +163,14 @@ class ConsumerGroup:
 
     @property
     def alone(self) -> frozenset[SegmentId]:
-        """The segments that are shared in name, and have one consumer."""
-        segments = self.layout.segments
+        """The segments that are shared in name, and have one consumer: to be given to it whole, unless some of their
+        buckets are finished."""
+        segments, begun = self.layout.segments, self.finished_buckets
         return frozenset(
             number
             for session in self.sessions.values()
             for number, buckets in session.shares.items()
-            if number in segments and len(buckets) == segments[number].bucket_count
+            if number in segments and number not in begun and len(buckets) == segments[number].bucket_count
         )
 
     @property
@@ -202,13 +203,14 @@ def dealt(group: ConsumerGroup, *, is_settled: bool = False) -> ConsumerGroup:
     knows = {name: session.knows_buckets for name, session in group.sessions.items()}
     chosen = share(front.ready, group.room, knows, last, _heirs(layout, last) if has_new else {})
     was_shared = {number for session in group.sessions.values() for number in session.shares}
+    begun = group.finished_buckets
     holdings: dict[str, dict[SegmentId, Buckets]] = {name: {} for name in group.sessions}
     for number, held in chosen.items():  # In range order.
         for name, buckets in held.items():
             holdings[name][number] = buckets
             segment = layout.segments[number]
-            stays_shared = number in was_shared and knows[name] and group.room(segment) > 1
-            if buckets == UNSHARED and stays_shared and not is_settled:
+            stays_shared = number in begun or (number in was_shared and not is_settled)
+            if buckets == UNSHARED and stays_shared and knows[name] and group.room(segment) > 1:
                 holdings[name][number] = tuple(range(segment.bucket_count))
     sessions = {name: _reassigned(s, holdings[name], layout) for name, s in group.sessions.items()}
     return replace(group, sessions=sessions, watched=tuple(s.id for s in front.watched))

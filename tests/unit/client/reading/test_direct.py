@@ -26,6 +26,8 @@ from anabranch.client.reading.direct import (
 from anabranch.columns import SCHEMA, Entry, Pool, decode, records
 from anabranch.errors import AnabranchError, MalformedFrame, OversizePayload
 from anabranch.model.position import LedgerId, Position
+from anabranch.model.segments import HashRange
+from anabranch.model.wanted import Wanted
 from anabranch.storage.core.format import (
     CHECKPOINT,
     DELTA,
@@ -600,3 +602,71 @@ async def test_a_log_of_the_file_store_is_read_while_it_is_written(tmp_path: Pat
         pa.Table.from_batches([decode(POOL, [Entry(LEDGER, i, one) for i, one in enumerate(data)]).batch])
     )
     await store.close()
+
+
+# -- readers of some entry buckets
+
+
+def stamped(number: int, low: int, high: int, size: int = 20) -> bytes:
+    return single(number, size, entry_hash_min=low, entry_hash_max=high)
+
+
+def slices_of(log: Log, spans: Sequence[tuple[int, int]], **options: Any) -> list[list[int]]:
+    """The numbers of the messages of each slice."""
+    found = []
+    for span in spans:
+        wanted = Wanted.all_of(HashRange(*span))
+        pieces = list(record_batches(log.plan, None, None, root=str(log.folder), wanted=wanted, **options))
+        assert [piece.end for piece in pieces] == sorted({piece.end for piece in pieces})
+        assert pieces[-1].end == (LEDGER, len(log.data)), (
+            "it says how far it has come, whosever the last entry is"
+        )
+        found.append([n for piece in pieces for n in piece.batch.column("sequence_id").to_pylist()])
+    return found
+
+
+HALVES = ((0, 0x7FFF), (0x8000, 0xFFFF))
+
+
+@pytest.mark.parametrize("bytes_max", [200, 1 << 20])
+def test_entries_of_other_buckets_are_passed_over(tmp_path: Path, bytes_max: int) -> None:
+    data = [stamped(n, (n % 3 == 0) * 0x8000 + 5, (n % 3 == 0) * 0x8000 + 9) for n in range(40)]
+    upper = [n for n in range(40) if n % 3 == 0]
+    found = slices_of(Log(tmp_path, data, cuts=3), HALVES, bytes_max=bytes_max)
+    assert found == [[n for n in range(40) if n not in upper], upper]
+
+
+def test_entries_of_other_buckets_need_no_client_and_are_not_unpacked(tmp_path: Path) -> None:
+    chunk = single(
+        1, entry_hash_min=0x9000, entry_hash_max=0x9000, num_chunks_from_msg=2, chunk_id=0, uuid="u"
+    )
+    broken = single(
+        2, entry_hash_min=0x9000, entry_hash_max=0x9000, compression=pb.ZSTD, uncompressed_size=50
+    )
+    log = Log(tmp_path, [stamped(0, 1, 2), chunk, broken, stamped(3, 3, 4)])
+    assert slices_of(log, HALVES[:1]) == [[0, 3]]
+    with pytest.raises(NeedsClientError):
+        slices_of(log, HALVES[1:])
+
+
+@pytest.mark.parametrize("spoilt", range(4))
+def test_a_damaged_entry_is_found_by_one_slice_at_least_whatever_its_stamp_says(
+    tmp_path: Path, spoilt: int
+) -> None:
+    """Long records are only summed by the slices that they seem to belong to."""
+    log = Log(tmp_path, [stamped(n, n * 0x3000, n * 0x3000 + 1, size=4000) for n in range(4)])
+    file, at, _ = log.places[spoilt]
+    path = tmp_path / log.files[file]
+    original = path.read_bytes()
+    head = original.index(b"\x88\x02", at) if spoilt else at + 40  # The field of the least hash.
+    for change in range(1, 256, 50):
+        made = bytearray(original)
+        made[head + (2 if spoilt else 0)] ^= change
+        path.write_bytes(bytes(made))
+        failed = 0
+        for span in HALVES:
+            try:
+                slices_of(log, [span])
+            except (LogDamagedError, MalformedFrame):
+                failed += 1
+        assert failed

@@ -40,3 +40,10 @@ def test_a_segment_that_comes_to_be_shared_is_another_value() -> None:
 def test_ranges_that_there_cannot_be_are_refused(start: int, end: int) -> None:
     with pytest.raises(PeerError, match="the assignment of segment 3"):
         read_assigned(segment(bucket_ranges=[pb.IntRange(start=start, end=end)]))
+
+
+def test_buckets_that_the_segment_does_not_have_are_refused() -> None:
+    bounds = [pb.IntRange(start=one.start, end=one.end) for one in ranges(even(2))]
+    with pytest.raises(PeerError, match="segment 3: it has no bucket 2"):
+        read_assigned(segment(bucket_ranges=bounds, anabranch_own_buckets=[0, 2]))
+    assert read_assigned(segment(bucket_ranges=bounds, anabranch_own_buckets=[1, 0, 1])).own_buckets == (0, 1)

@@ -265,6 +265,15 @@ def test_a_newcomer_is_not_told_of_buckets_that_others_have_finished() -> None:
     assert sorted(bucket for shares in told.values() for bucket in shares.get(S0, ())) == [2, 3]
 
 
+def test_who_is_left_alone_is_never_given_what_others_have_finished() -> None:
+    story = Story(sealed(), member("ana"), member("bo"), finished("ana", 0, 1), left("ana"))
+    (bo,) = story.group.sessions.values()
+    assert story.group.told(bo) == ((S0,), {S0: (2, 3)})
+    assert not story.group.settling
+    story.then(finished("bo", 2, 3))
+    assert story.held == {"bo": {1: ()}}
+
+
 def test_finished_buckets_outlive_their_reader_and_the_leader() -> None:
     story = Story(sealed(), member("ana"), member("bo"), finished("ana", 0, 1))
     story.then(left("ana"))
