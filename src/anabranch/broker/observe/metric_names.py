@@ -255,6 +255,9 @@ _SCALABLE: Final = {
     "anabranch_scalable_unstamped_entries_total": _counter(
         "Entries published to segments with several entry buckets that were in no single one of them"
     ),
+    "anabranch_scalable_segment_messages_per_entry": _gauge(
+        "Messages in an entry of a single entry bucket, on average since the segment was opened"
+    ),
     "anabranch_scalable_segment_drain_mode": _gauge(
         "Sealed segments that consumers share by entry buckets now"
     ),

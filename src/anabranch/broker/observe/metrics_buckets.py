@@ -9,6 +9,7 @@ from anabranch.broker.observe.metrics_page import Page
 from anabranch.broker.topic.topic import Topic
 from anabranch.model.names import NamespaceName
 
+PER_ENTRY: Final = "anabranch_scalable_segment_messages_per_entry"
 UNSTAMPED: Final = "anabranch_scalable_unstamped_entries_total"
 
 
@@ -20,17 +21,31 @@ class BucketLines:
         self._cluster = cluster
         self._per_topic = per_topic
         self._sums: Counter[NamespaceName] = Counter()
+        # Entries and messages in single buckets.
+        self._fill: dict[NamespaceName, tuple[int, int]] = {}
 
     def add(self, labels: str, topic: Topic) -> None:
         """Adds a topic; `labels` are the topic's."""
         if topic.stamps is None:
             return
+        fill = topic.stamps.fill
+        entries, messages = sum(one[0] for one in fill), sum(one[1] for one in fill)
         if self._per_topic:
             self._page.add(UNSTAMPED, labels, topic.stamps.unstamped)
+            self._add_fill(labels, entries, messages)
         else:
-            self._sums[topic.name.namespace] += topic.stamps.unstamped
+            namespace = topic.name.namespace
+            self._sums[namespace] += topic.stamps.unstamped
+            before = self._fill.get(namespace, (0, 0))
+            self._fill[namespace] = (before[0] + entries, before[1] + messages)
+
+    def _add_fill(self, labels: str, entries: int, messages: int) -> None:
+        if entries:
+            self._page.add(PER_ENTRY, labels, messages / entries)
 
     def finish(self) -> None:
         """Adds the sums, once every topic was added."""
         for namespace, unstamped in self._sums.items():
-            self._page.add(UNSTAMPED, f'{self._cluster},namespace="{namespace}"', unstamped)
+            labels = f'{self._cluster},namespace="{namespace}"'
+            self._page.add(UNSTAMPED, labels, unstamped)
+            self._add_fill(labels, *self._fill[namespace])

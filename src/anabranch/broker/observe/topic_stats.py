@@ -10,6 +10,7 @@ from anabranch.broker.observe.subscription_stats import subscription_stats
 from anabranch.broker.policy.written_time import written_time
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.producer import AttachedProducer
+from anabranch.broker.topic.stamps import Stamps
 from anabranch.broker.topic.topic import Topic
 from anabranch.model.position import Position
 from anabranch.storage.port import LogError
@@ -113,9 +114,18 @@ def topic_stats(topic: Topic) -> dict[str, Any]:
         ),
         "topicCreationTimeStamp": topic.log.topic_record.created_ms,
         "ownerBroker": topic.services.http_url.partition("://")[2],
-        # Ours, for a segment with several entry buckets: what consumers cannot share it for.
-        **({} if topic.stamps is None else {"unstampedEntries": topic.stamps.unstamped}),
+        **({} if topic.stamps is None else _bucket_stats(topic.stamps)),
     }
+
+
+def _bucket_stats(stamps: Stamps) -> dict[str, Any]:
+    """Ours, for a segment with several entry buckets: what consumers cannot share it for, and how full the batches of
+    each bucket are."""
+    fill = [
+        {"entries": entries, "messages": messages, "messagesPerEntry": messages / entries if entries else 0.0}
+        for entries, messages in stamps.fill
+    ]
+    return {"unstampedEntries": stamps.unstamped, "entryBucketFill": fill}
 
 
 def _publisher(topic: Topic, producer: AttachedProducer) -> dict[str, Any]:

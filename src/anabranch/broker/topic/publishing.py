@@ -264,7 +264,7 @@ class Publishing:
             self._note(producer, (send,))
         else:
             if stamps is not None:
-                stamps.count(producer, lane)
+                stamps.count(producer, lane, messages)
             if counts(metadata):
                 completed = highest_id
                 # Who names a bucket names the last id, and the one behind it may be in another bucket.

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.observe.metrics_buckets import PER_ENTRY, BucketLines
+from anabranch.broker.observe.metrics_page import Page
 from anabranch.broker.observe.topic_stats import topic_stats
 from anabranch.broker.state.bucket_dedup import BucketDeduplication
 from anabranch.broker.topic.topic import SEALED_OK, Topic
@@ -18,7 +20,7 @@ from anabranch.model.buckets import even, ranges
 from anabranch.model.hidden_writes import attempt_bits
 from anabranch.model.names import TopicName
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.batch import build_entry, encode_send
+from anabranch.wire.batch import build_batch, build_entry, encode_send
 from anabranch.wire.extensions import ASK_SEQUENCE_ID
 from harness.simple_client import Hidden
 from unit.broker.balance.topic_channel import SilentMoves
@@ -47,7 +49,12 @@ class Sender:
     def lost(self, error: Exception) -> None: ...
 
     def write(
-        self, last: int, *stamp: int | None, chunk: tuple[int, int] | None = None, attempt: str | None = None
+        self,
+        last: int,
+        *stamp: int | None,
+        chunk: tuple[int, int] | None = None,
+        attempt: str | None = None,
+        messages: int = 1,
     ) -> None:
         """An entry that names this id; one number as a stamp means a bucket, two mean the range itself."""
         metadata = pb.MessageMetadata(producer_name=self.name, sequence_id=last, publish_time=1)
@@ -64,7 +71,15 @@ class Sender:
         if chunk is not None:
             metadata.uuid, (metadata.chunk_id, metadata.num_chunks_from_msg) = "u", chunk
         entry = build_entry(metadata, b"%d" % last)
-        frame = encode_send(entry, producer_id=self.id, sequence_id=last, is_chunk=chunk is not None)
+        if messages > 1:
+            entry = build_batch(metadata, [(pb.SingleMessageMetadata(), b"x")] * messages)
+        frame = encode_send(
+            entry,
+            producer_id=self.id,
+            sequence_id=last,
+            num_messages=messages,
+            is_chunk=chunk is not None,
+        )
         self.connection.write_now(frame)
 
     async def is_stored(self) -> bool:
@@ -439,6 +454,34 @@ async def test_entries_in_no_single_bucket_are_counted_with_their_producer(
     ]
     assert f'topic="{topic}"' in line
     assert line.endswith(" 4")
+
+
+@pytest.mark.parametrize("is_deduplicating", [True, False])
+@pytest.mark.parametrize("are_listed", [True, False])
+async def test_how_full_the_batches_of_each_bucket_are_is_told(
+    cluster: Cluster, is_deduplicating: bool, are_listed: bool
+) -> None:
+    await deduplicate(cluster, is_deduplicating)
+    topic = await segment(cluster)
+    made = await sender(cluster, topic, "stamps")
+    made.write(0, 0, messages=10)
+    made.write(10, 3, messages=2)
+    made.write(12, 3, messages=3)
+    made.write(15, messages=100)
+    assert all([await made.is_stored() for _ in range(4)])
+    stats = topic_stats(await opened(cluster, topic))
+    assert stats["entryBucketFill"] == [
+        {"entries": 1, "messages": 10, "messagesPerEntry": 10.0},
+        {"entries": 0, "messages": 0, "messagesPerEntry": 0.0},
+        {"entries": 0, "messages": 0, "messagesPerEntry": 0.0},
+        {"entries": 2, "messages": 5, "messagesPerEntry": 2.5},
+    ]
+    page = Page()
+    lines = BucketLines(page, 'cluster="c"', per_topic=are_listed)
+    lines.add('topic="t"', await opened(cluster, topic))
+    lines.finish()
+    labels = 'topic="t"' if are_listed else 'cluster="c",namespace="public/default"'
+    assert f"{PER_ENTRY}{{{labels}}} 5.0\n" in b"".join(page.pieces()).decode()
 
 
 async def test_what_a_hidden_producer_does_not_stamp_is_counted_and_its_ids_are_not(cluster: Cluster) -> None:
