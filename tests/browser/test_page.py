@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from anabranch import blocking
 from browser.told import Told
 from harness.broker_process import BrokerProcess
 from harness.browser import Page
@@ -100,6 +101,55 @@ def test_a_classic_topic_says_how_it_becomes_scalable(broker: BrokerProcess, ope
     page = opened(ui(broker, "#/topics/public/default/old"))
     page.shows("anabranch topics migrate persistent://public/default/old")
     assert page.evaluate("document.querySelector('.river-card').hidden")
+
+
+SIZES = [(width, dark) for width in (400, 800, 1400) for dark in (False, True)]
+# What reaches beyond the window, but for what lies in a part that scrolls by itself.
+BEYOND = """[...document.querySelectorAll('main *')].filter((one) => {
+    const box = one.getBoundingClientRect();
+    return box.width && box.right > innerWidth + 1 && !one.closest('.scroll, svg, .river, canvas');
+}).map((one) => one.outerHTML.slice(0, 80))"""
+
+
+def fill(broker: BrokerProcess) -> None:
+    """A topic of two partitions with a slow subscription, and a scalable one whose quota holds producers."""
+    with blocking.connect(broker.url) as client:
+        for name in ("persistent://public/default/full", "topic://public/default/wide"):
+            with client.queue_consumer(name, "slow", start="earliest"), client.producer(name) as producer:
+                for n in range(200):
+                    producer.post(b"%d" % n, key=str(n))
+                producer.flush()
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("filled"), QUICK) as started:
+        started.put("persistent/public/default/full/partitions", 2)
+        started.put("scalable/public/default/wide?numInitialSegments=2")
+        fill(started)
+        quota = {"limitSize": 10, "limitTime": -1, "policy": "producer_request_hold"}
+        started.post("persistent/public/default/full/backlogQuota", quota)
+        yield started
+
+
+@pytest.mark.parametrize(("width", "dark"), SIZES)
+@pytest.mark.parametrize("path", ["", "#/topics/public/default/full", "#/topics/public/default/wide"])
+def test_figures_and_troubles_are_shown_in_windows_of_any_size(
+    filled: BrokerProcess, opened: Opened, path: str, width: int, *, dark: bool
+) -> None:
+    page = opened(ui(filled, path), width=width, dark=dark)
+    if not path:
+        page.shows("Held back")
+        page.shows("its consumers must catch up first")
+        page.shows(" of ")  # The log, of what it may take.
+    else:
+        page.shows("and how far each is behind")
+        page.until("document.querySelector('.subscriptions tbody').textContent.includes('200')")
+        is_classic = path.endswith("full")
+        assert page.evaluate("document.querySelectorAll('.partitions tbody tr').length") == (
+            2 if is_classic else 0
+        )
+    assert page.evaluate(BEYOND) == []
 
 
 def test_names_are_text_whatever_is_in_them(broker: BrokerProcess, opened: Opened) -> None:

@@ -14,9 +14,10 @@ import msgspec
 
 from anabranch.broker.admin.across.all_brokers import heard_from_others
 from anabranch.broker.admin.elsewhere import BrokerSilent, InnerRequest
-from anabranch.broker.ui.parts import RiverPart, most, samples_together
+from anabranch.broker.ui.classic import classic_figures, classic_parts
+from anabranch.broker.ui.parts import RiverPart, samples_together
 from anabranch.broker.ui.recorder import KEPT_MS
-from anabranch.broker.ui.river import drawn, loads, readers, topic_totals
+from anabranch.broker.ui.river import drawn, loads, topic_totals
 from anabranch.broker.ui.sources import PageSources
 from anabranch.broker.ui.sums import back, summed
 from anabranch.controller.core.errors import NotLeader
@@ -29,7 +30,7 @@ def river_part(sources: PageSources, topic: TopicName, since_ms: int, *, is_clas
     """What this broker has of a topic, which is named as `topic://` also if it is classic."""
     if is_classic:
         name = TopicName(Domain.PERSISTENT, topic.namespace, topic.local)
-        return RiverPart(topic_totals(sources.recorder, name, since_ms), consumers=readers(sources, name))
+        return RiverPart(topic_totals(sources.recorder, name, since_ms), classic=classic_parts(sources, name))
     generation, known = sources.recorder.layouts.remembered(topic)
     return RiverPart(
         topic_totals(sources.recorder, topic, since_ms),
@@ -79,12 +80,7 @@ async def joined(
     silent = [broker.id for broker, answer in heard if answer is None]
     found |= {"totals": summed([part.totals for part in parts], step_ms, since_ms, now_ms), "silent": silent}
     if is_classic:
-        consumers = most(part.consumers for part in parts)
-        found["subscriptions"] = [
-            {"name": name, "kind": "classic", "consumers": [], "consumerCount": count}
-            for name, count in sorted(consumers.items())
-        ]
-        return found
+        return found | classic_figures(one for part in parts for one in part.classic)
     found["samples"] = samples_together(part.samples for part in parts)
     found["owners"] = await _segment_owners(sources, topic)
     if found.get("layout"):

@@ -64,14 +64,36 @@ class ClusterPart(msgspec.Struct, frozen=True):
     shedding: dict[str, Any] | None = None
 
 
+class ClassicCursor(msgspec.Struct, frozen=True):
+    """A subscription of a classic topic, or of one of its partitions."""
+
+    backlog: int
+    kind: str = ""
+    msg_rate_out: float = 0.0
+    unacked: int = 0
+    consumers: list[str] = []
+
+
+class ClassicPart(msgspec.Struct, frozen=True):
+    """A classic topic that is not partitioned (-1), or one partition."""
+
+    partition: int
+    subscriptions: dict[str, ClassicCursor]
+    # None if it has not been opened since the broker's start: then only backlogs are known.
+    storage: int | None = None
+    producers: int = 0
+    msg_rate_in: float = 0.0
+    msg_rate_out: float = 0.0
+
+
 class RiverPart(msgspec.Struct, frozen=True):
     """What one broker has of one topic."""
 
     totals: list[list[float]]
     # By segment: time and rates.
     samples: dict[str, list[list[float]]] = {}
-    # By subscription, of a classic topic.
-    consumers: dict[str, int] = {}
+    # Of a classic topic, those partitions that the broker knows.
+    classic: list[ClassicPart] = []
     # Segments of the last hour, as the page draws them, of the topic with that generation.
     generation: int = -1
     remembered: list[dict[str, Any]] = []

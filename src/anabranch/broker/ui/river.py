@@ -12,6 +12,7 @@ from typing import Any
 from anabranch.autoscale.decisions import Decision
 from anabranch.autoscale.load import Load
 from anabranch.broker.scalable.load.recent import LoadHistory
+from anabranch.broker.ui.classic import classic_figures, classic_parts
 from anabranch.broker.ui.recorder import KEPT_MS, Recorder
 from anabranch.broker.ui.sources import PageSources
 from anabranch.controller.core.errors import TopicMissing
@@ -70,22 +71,8 @@ async def classic_json(sources: PageSources, topic: TopicName, since_ms: int) ->
         "kind": "classic",
         "partitions": partitions,
         "totals": topic_totals(sources.recorder, name, since_ms),
-        "subscriptions": [
-            {"name": subscription, "kind": "classic", "consumers": [], "consumerCount": consumers}
-            for subscription, consumers in sorted(readers(sources, name).items())
-        ],
+        **classic_figures(classic_parts(sources, name)),
     }
-
-
-def readers(sources: PageSources, name: TopicName) -> dict[str, int]:
-    """The consumers of each subscription of a classic topic that is open here: the most that a partition has."""
-    found: dict[str, int] = {}
-    for open_name, opened in sources.loaded().items():
-        if open_name.base == name:
-            for subscription in opened.subscriptions.values():
-                most = max(found.get(subscription.name, 0), len(subscription.consumers))
-                found[subscription.name] = most
-    return found
 
 
 def loads(history: LoadHistory, topic: TopicName, since_ms: int) -> dict[str, list[list[float]]]:

@@ -199,6 +199,38 @@ async def test_a_classic_topic_has_totals_and_no_segments(rest: Rest) -> None:
     assert "layout" not in found
 
 
+async def test_a_classic_topic_has_its_partitions_and_how_far_each_subscription_is(rest: Rest) -> None:
+    await rest.call("PUT", "/admin/v2/persistent/public/default/parted/partitions", 204, json=2)
+    await rest.call("PUT", "/admin/v2/persistent/public/default/parted/subscription/slow", 204)
+    await rest.publish("parted-partition-0", b"one", b"two")
+    await rest.publish("parted-partition-1", b"three")
+    await rest.client.consumer("parted-partition-0", "quick")
+    found = await rest.get(f"{TOPICS}/parted")
+    assert [(part["partition"], part["backlog"], part["storage"] > 0) for part in found["parts"]] == [
+        (0, 2, True),
+        (1, 1, True),
+    ]
+    quick, slow = found["subscriptions"]
+    assert (slow["name"], slow["kind"], slow["backlog"], slow["consumers"]) == ("slow", "", 3, [])
+    assert (quick["name"], quick["kind"], quick["backlog"], quick["consumerCount"]) == (
+        "quick",
+        "exclusive",
+        0,
+        1,
+    )
+
+
+async def test_what_waits_in_partitions_that_are_not_open_is_shown_as_it_was(rest: Rest) -> None:
+    await rest.call("PUT", "/admin/v2/persistent/public/default/parted/partitions", 204, json=2)
+    name = "persistent://public/default/parted-partition-1"
+    rest.broker.recorder.restore([], {}, {name: {"slow": 7}}, NOW_MS, NOW_MS)
+    found = await rest.get(f"{TOPICS}/parted")
+    assert [(part["partition"], part["storage"], part["backlog"]) for part in found["parts"]] == [
+        (1, None, 7)
+    ]
+    assert [(one["name"], one["backlog"]) for one in found["subscriptions"]] == [("slow", 7)]
+
+
 async def test_a_topic_that_is_not_there_says_how_to_make_it(rest: Rest) -> None:
     assert "anabranch topics create" in await rest.refused("GET", f"{TOPICS}/none", 404)
 

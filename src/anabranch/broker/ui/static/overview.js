@@ -215,7 +215,7 @@ export class OverviewPage {
       (one) => {
         const because = h("span", {});
         const about = one.topic.startsWith("topic://") || one.topic.startsWith("persistent://");
-        const name = about ? h("a", { href: topicHref(one.topic) }, one.topic) : one.topic;
+        const name = about ? h("a", { href: topicHref(one.topic.replace(/-partition-\d+$/, "")) }, one.topic) : one.topic;
         const element = h(
           "li",
           {},

@@ -3,7 +3,7 @@
 import { STEPS, colourOf, colourOfStep } from "./colour.js";
 import { TimeChart } from "./charts.js";
 import { command, h, keyed, put, s, set, text } from "./dom.js";
-import { ago, byteRate, clock, count, messageRate, percent, range, short } from "./format.js";
+import { ago, byteRate, bytes, clock, count, messageRate, percent, range, short } from "./format.js";
 import { PolicyPanel } from "./policy.js";
 import { glyph } from "./river/marks.js";
 import { TopicModel } from "./river/model.js";
@@ -138,6 +138,8 @@ export class TopicPage {
         this.legendBar,
       )),
       (this.lower = h("div", { class: "columns" }, this.table(), this.panel.element)),
+      this.subscriptionsCard(),
+      this.partitionsCard(),
       h("div", { class: "columns even" }, this.throughput.element, this.backlog.element),
       (this.last = h(
         "div",
@@ -178,6 +180,114 @@ export class TopicPage {
           this.rows,
         ),
       ),
+    );
+  }
+
+  subscriptionsCard() {
+    const head = ["Subscription", "Type", "Waiting", "Out", "Consumers"];
+    this.subscribed = h("tbody", {});
+    this.subscribedCard = h(
+      "section",
+      { class: "card", hidden: true },
+      h("h2", {}, "Subscriptions", h("span", { class: "unit" }, "and how far each is behind")),
+      h(
+        "div",
+        { class: "scroll" },
+        h(
+          "table",
+          { class: "subscriptions" },
+          h(
+            "thead",
+            {},
+            h(
+              "tr",
+              {},
+              head.map((name, i) => h("th", { scope: "col", class: i === 2 || i === 3 ? "number" : "" }, name)),
+            ),
+          ),
+          this.subscribed,
+        ),
+      ),
+    );
+    return this.subscribedCard;
+  }
+
+  listSubscriptions(all) {
+    this.subscribedCard.hidden = !all.length;
+    keyed(
+      this.subscribed,
+      all,
+      (one) => one.name,
+      (one) => {
+        const cells = Array.from({ length: 4 }, (_, i) => h("td", { class: i === 1 || i === 2 ? "number" : "" }));
+        return { element: h("tr", {}, h("th", { scope: "row" }, one.name), cells), cells };
+      },
+      (row, one) => {
+        const away = (consumer) => (consumer.connected ? consumer.name : `${consumer.name} (away)`);
+        const readers = one.consumers.length
+          ? one.consumers.map(away).join(", ")
+          : one.consumerCount
+            ? count(one.consumerCount, "consumer")
+            : "nobody";
+        const unacked = one.unacked ? `, ${short(one.unacked)} not acknowledged` : "";
+        [one.kind || "–", short(one.backlog ?? 0), messageRate(one.msgRateOut ?? 0), readers + unacked].forEach(
+          (value, i) => text(row.cells[i], value),
+        );
+      },
+    );
+  }
+
+  partitionsCard() {
+    const head = ["Partition", "Waiting", "In", "Out", "Stored", "Producers"];
+    this.parts = h("tbody", {});
+    this.partsCard = h(
+      "section",
+      { class: "card", hidden: true },
+      h("h2", {}, "Partitions", h("span", { class: "unit" }, "as their brokers have them open")),
+      h(
+        "div",
+        { class: "scroll" },
+        h(
+          "table",
+          { class: "partitions" },
+          h(
+            "thead",
+            {},
+            h(
+              "tr",
+              {},
+              head.map((name, i) => h("th", { scope: "col", class: i ? "number" : "" }, name)),
+            ),
+          ),
+          this.parts,
+        ),
+      ),
+    );
+    return this.partsCard;
+  }
+
+  listPartitions(parts) {
+    this.partsCard.hidden = !parts.length;
+    keyed(
+      this.parts,
+      parts,
+      (one) => one.partition,
+      (one) => {
+        const cells = Array.from({ length: 5 }, () => h("td", { class: "number" }));
+        const name = one.partition < 0 ? "not partitioned" : String(one.partition);
+        return { element: h("tr", {}, h("th", { scope: "row" }, name), cells), cells };
+      },
+      (row, one) => {
+        const isOpen = one.storage !== null;
+        // What is asked for most stands first: a narrow screen shows no more.
+        [
+          short(one.backlog),
+          isOpen ? messageRate(one.msgRateIn) : "–",
+          isOpen ? messageRate(one.msgRateOut) : "–",
+          isOpen ? bytes(one.storage) : "?",
+          isOpen ? String(one.producers) : "–",
+        ].forEach((value, i) => text(row.cells[i], value));
+      },
     );
   }
 
@@ -232,6 +342,8 @@ export class TopicPage {
     text(this.kind, answer.kind);
     this.riverCard.hidden = this.lower.hidden = this.last.hidden = !isScalable;
     this.summarize(answer);
+    this.listSubscriptions(answer.subscriptions ?? []);
+    this.listPartitions(answer.parts ?? []);
     if (isScalable) {
       const span = this.chosenSpan || this.fittingSpan();
       if (span !== this.river.span) this.river.show({ span });
