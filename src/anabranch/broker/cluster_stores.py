@@ -11,8 +11,9 @@ import importlib.util
 import ipaddress
 import os
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -97,42 +98,72 @@ def _readable(name: str, file: str) -> str:
     return file
 
 
-def log_folder(url: str) -> Path:
-    """The folder of `file:///folder`. StartError for a log that this release does not have."""
+class SharedLog(Protocol):
+    """A log that brokers share, as its URL names it."""
+
+    def settings(self, config: BrokerConfig) -> BrokerConfig:
+        """The settings of a broker that uses it."""
+        ...
+
+    async def make(self, metadata: MetadataStore) -> None:
+        """Makes it the log of that metadata. Called again, it changes nothing; NotTogether if it is another's."""
+        ...
+
+    def opened(self, metadata: MetadataStore, config: BrokerConfig) -> AbstractAsyncContextManager[LogStore]:
+        """The log, not started, for a broker with these settings. NotTogether if it is not that of the metadata."""
+        ...
+
+
+class SharedFolder:
+    """Files in one folder, which every broker reaches under the same name."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def settings(self, config: BrokerConfig) -> BrokerConfig:
+        return msgspec.structs.replace(config, data_dir=str(self.folder))
+
+    async def make(self, metadata: MetadataStore) -> None:
+        make_folder(self.folder)
+        await data_folder.name_log(metadata, self.folder)
+
+    @contextlib.asynccontextmanager
+    async def opened(self, metadata: MetadataStore, config: BrokerConfig) -> AsyncIterator[LogStore]:
+        await data_folder.check_named_log(metadata, self.folder)
+        lock = await lock_folder(self.folder, is_shared=True)
+        try:
+            yield file_log(config, is_shared=True)
+        finally:
+            os.close(lock)
+
+
+def shared_log(url: str) -> SharedLog:
+    """The log that a URL names: the only place that knows which kinds there are. StartError for any other."""
     parts = urlsplit(url)
-    if parts.scheme == "s3":
-        raise StartError(
-            f"{url}: logs in object stores are not there yet: use file:///folder, which all brokers share"
-        )
-    if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
-        raise StartError(f"{url!r} names no log: use file:///folder, a folder that all brokers share")
-    return Path(unquote(parts.path))
-
-
-def log_at(config: BrokerConfig) -> LogStore:
-    """The log that the settings name. The settings' folder is that of the log already."""
-    return file_log(config, is_shared=True)
+    match parts.scheme:
+        case "file" if parts.netloc in ("", "localhost") and parts.path.strip("/"):
+            return SharedFolder(Path(unquote(parts.path)))
+        case "s3":
+            raise StartError(
+                f"{url}: brokers of a cluster cannot keep their log in an object store yet: use file:///folder, which "
+                "all of them share"
+            )
+    raise StartError(f"{url!r} names no log: use file:///folder, a folder that all brokers share")
 
 
 async def member_settings(metadata: MetadataStore, config: BrokerConfig, *, is_named: bool) -> BrokerConfig:
-    """The settings of a broker of the cluster in this metadata: its name, and its log's folder as `dataDir`."""
+    """The settings of a broker of the cluster in this metadata, with its name, and as its log wants them."""
     name = await cluster_name(metadata)
     if is_named and config.cluster_name != name:
         raise StartError(f"clusterName is {config.cluster_name}, and the cluster in the metadata is {name}")
-    folder = log_folder(config.log_url)
-    return msgspec.structs.replace(config, cluster_name=name, data_dir=str(folder))
+    return shared_log(config.log_url).settings(msgspec.structs.replace(config, cluster_name=name))
 
 
 @contextlib.asynccontextmanager
 async def member_stores(metadata: MetadataStore, config: BrokerConfig) -> AsyncIterator[Stores]:
     """The stores of a broker with these settings. The caller, who made the session, closes it."""
-    data = Path(config.data_dir)
-    await data_folder.check_named_log(metadata, data)
-    lock = await lock_folder(data, is_shared=True)
-    try:
-        yield Stores(metadata, log_at(config))
-    finally:
-        os.close(lock)
+    async with shared_log(config.log_url).opened(metadata, config) as log:
+        yield Stores(metadata, log)
 
 
 async def cluster_name(metadata: MetadataStore) -> str:
@@ -153,9 +184,7 @@ async def make_cluster(metadata: MetadataStore, config: BrokerConfig) -> bool:
     found = await metadata.get(CLUSTER, fresh=True)
     if found is not None and (name := await cluster_name(metadata)) != config.cluster_name:
         raise StartError(f"there is a cluster in this metadata already, {name}")
-    folder = log_folder(config.log_url)
-    make_folder(folder)
-    await data_folder.name_log(metadata, folder)
+    await shared_log(config.log_url).make(metadata)
     if found is not None:
         return False
     with contextlib.suppress(AlreadyExists):

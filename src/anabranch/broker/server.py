@@ -254,7 +254,7 @@ async def _serve_alone(config: BrokerConfig) -> None:
 async def _serve_member(config: BrokerConfig, *, is_named: bool) -> None:
     from anabranch.broker import cluster_stores
 
-    cluster_stores.log_folder(config.log_url)  # A mistake is found before anything is opened.
+    cluster_stores.shared_log(config.log_url)  # A mistake is found before anything is opened.
     stop = asyncio.Event()
     on_signals(stop)
     with sole_sockets(config) as sockets:

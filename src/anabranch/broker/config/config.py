@@ -90,9 +90,8 @@ class BrokerConfig(BalancerConfig, frozen=True, kw_only=True, rename=spelled, fo
     brokers_one_port: bool = False
 
     # -- a broker of several machines, `anabranch broker`
-    # Where the brokers share their metadata, and their log: `zk://host1,host2,host3/folder`, `file:///folder`.
+    # Where the brokers share their metadata: `zk://host1,host2,host3/folder`.
     metadata_store_url: str = ""
-    log_url: str = ""
     # How long ZooKeeper waits for a silent broker before its topics go to others.
     metadata_store_session_timeout_millis: int = 6_000
     # A file with `user:password`, by which ZooKeeper knows the brokers. Empty: nodes are open to all.
@@ -282,6 +281,8 @@ class BrokerConfig(BalancerConfig, frozen=True, kw_only=True, rename=spelled, fo
     load_history_heartbeat_interval: float = 60.0
 
     # -- our log
+    # Where the brokers of a cluster share it: `file:///folder`.
+    log_url: str = ""
     log_file_bytes: int = 64 * MIB
     log_cache_bytes: int = 64 * MIB
     # Consumed entries that no retention keeps stay this long, or until a topic has this many bytes of them: a consumer

@@ -21,7 +21,7 @@ STORES = ("--metadata", "zk://127.0.0.1:1/prod", "--log", "file:///nowhere")
         (("broker", *STORES, "--set", "dataDir=/x"), "dataDir is for `anabranch standalone`"),
         (("broker", "--metadata", "zk://z1:port/x", "--log", "file:///x"), "is no host"),
         (("broker", "--metadata", "zk://me:you@z1/x", "--log", "file:///x"), "zooKeeperAuthFile"),
-        (("broker", *STORES[:2], "--log", "s3://bucket"), "not there yet"),
+        (("broker", *STORES[:2], "--log", "s3://bucket"), "object store yet"),
         (("standalone", "--set", "metadataStoreUrl=zk://z1"), "start `anabranch broker`"),
         (("standalone", "--set", "logUrl=file:///x"), "start `anabranch broker`"),
         (("cluster", "status", "--metadata", "sqlite:///x"), "no metadata store that brokers can share"),
