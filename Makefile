@@ -99,7 +99,7 @@ proto: setup  ## regenerate the protocol code from src/anabranch/wire/pulsar.pro
 	@sed -i.old "/^ *None: .*Schema.Type/d" src/anabranch/wire/pulsar_pb2.pyi && rm src/anabranch/wire/pulsar_pb2.pyi.old  # no valid name in Python
 
 lock: setup  ## recompile requirements/*.txt from requirements/*.in (needs uv)
-	@for f in runtime dev bench fuzz; do uv pip compile -q --universal --python-version 3.11 --generate-hashes \
+	@for f in runtime dev bench fuzz zookeeper; do uv pip compile -q --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-header requirements/$$f.in -o requirements/$$f.txt; done
 	@uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-deps \
 	  --no-emit-index-url --no-header requirements/spark-4.2.in -o requirements/spark-4.2.txt  # beside dev.txt, which has what it needs

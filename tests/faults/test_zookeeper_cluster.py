@@ -138,6 +138,21 @@ def test_the_topics_of_a_broker_that_is_killed_go_to_others_and_nothing_is_lost(
     assert stored(cluster.url, *texts, "last")
 
 
+def test_a_broker_that_is_killed_is_missed_before_its_session_ends(
+    tmp_path: Path, server: SingleServer
+) -> None:
+    settings = {"metadataStoreSessionTimeoutMillis": 120_000}
+    with ZooKeeperCluster(tmp_path, server.ports(), chroot="/missed", settings=settings) as cluster:
+        owner = owner_of(cluster, TAKEN)
+        other = another(cluster, owner)
+        assert published(cluster, TAKEN, other, b"before")
+        told = f"looking after broker 127.0.0.1:{owner.port}"
+        until(lambda: any(told in broker.log for broker in cluster.brokers))
+        owner.kill()
+        until(lambda: published(cluster, TAKEN, other, b"last"))
+        assert _all_of(cluster, TAKEN, other) == [b"before", b"last"]
+
+
 def test_a_broker_that_is_paused_confirms_nothing_once_another_has_its_topic(
     cluster: ZooKeeperCluster,
 ) -> None:

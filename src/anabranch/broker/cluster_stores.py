@@ -11,8 +11,9 @@ import importlib.util
 import ipaddress
 import os
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -20,10 +21,19 @@ import msgspec
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.runtime import data_folder, object_identity
 from anabranch.broker.runtime.listening import StartError
-from anabranch.broker.stores import Stores, file_log, lock_folder, make_folder, object_log, object_refusals
+from anabranch.broker.stores import (
+    Stores,
+    file_log,
+    lock_folder,
+    make_folder,
+    object_log,
+    object_medium,
+    object_refusals,
+)
 from anabranch.metadata.errors import AlreadyExists
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.names import check_entity
+from anabranch.storage.port import LogStore
 
 # What every cluster has: its name.
 CLUSTER: Final = "/anabranch/cluster"
@@ -96,50 +106,99 @@ def _readable(name: str, file: str) -> str:
     return file
 
 
-# Of logs in object stores; `objects:///folder` keeps the objects in a folder, for trials and tests.
-_OBJECT_STORES: Final = frozenset({"s3", "objects"})
+class SharedLog(Protocol):
+    """A log that brokers share, as its URL names it."""
+
+    def settings(self, config: BrokerConfig) -> BrokerConfig:
+        """The settings of a broker that uses it."""
+        ...
+
+    async def make(self, metadata: MetadataStore) -> None:
+        """Makes it the log of that metadata. Called again, it changes nothing; NotTogether if it is another's."""
+        ...
+
+    def opened(self, metadata: MetadataStore, config: BrokerConfig) -> AbstractAsyncContextManager[LogStore]:
+        """The log, not started, for a broker with these settings. NotTogether if it is not that of the metadata."""
+        ...
 
 
-def log_folder(url: str) -> Path | None:
-    """The folder of `file:///folder`; None for a log in an object store. StartError for a URL that names no log."""
+class SharedFolder:
+    """Files in one folder, which every broker reaches under the same name."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def settings(self, config: BrokerConfig) -> BrokerConfig:
+        return msgspec.structs.replace(config, data_dir=str(self.folder))
+
+    async def make(self, metadata: MetadataStore) -> None:
+        await object_identity.check_local(metadata, self.folder)
+        make_folder(self.folder)
+        await data_folder.name_log(metadata, self.folder)
+
+    @contextlib.asynccontextmanager
+    async def opened(self, metadata: MetadataStore, config: BrokerConfig) -> AsyncIterator[LogStore]:
+        await object_identity.check_local(metadata, self.folder)
+        await data_folder.check_named_log(metadata, self.folder)
+        lock = await lock_folder(self.folder, is_shared=True)
+        try:
+            yield file_log(config, is_shared=True)
+        finally:
+            os.close(lock)
+
+
+class SharedObjects:
+    """Objects in a store, which every broker reaches. The brokers keep nothing on their machines."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def settings(self, config: BrokerConfig) -> BrokerConfig:
+        return msgspec.structs.replace(config, data_dir="")
+
+    async def make(self, metadata: MetadataStore) -> None:
+        with object_refusals():
+            medium = object_medium(self.url)
+            try:
+                await object_identity.name_log(metadata, medium)
+            finally:
+                await medium.close()
+
+    @contextlib.asynccontextmanager
+    async def opened(self, metadata: MetadataStore, config: BrokerConfig) -> AsyncIterator[LogStore]:
+        with object_refusals():
+            medium, log = object_log(config)
+            await object_identity.check_named(metadata, medium)
+        yield log
+
+
+def shared_log(url: str) -> SharedLog:
+    """The log that a URL names: the only place that knows which kinds there are. StartError for any other."""
     parts = urlsplit(url)
-    if parts.scheme in _OBJECT_STORES:
-        return None
-    if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
-        raise StartError(
-            f"{parts.scheme or url!r} names no log: use s3://bucket/prefix, or file:///folder for a folder that all "
-            "brokers share"
-        )
-    return Path(unquote(parts.path))
+    match parts.scheme:
+        case "file" if parts.netloc in ("", "localhost") and parts.path.strip("/"):
+            return SharedFolder(Path(unquote(parts.path)))
+        case "s3" | "objects":
+            return SharedObjects(url)
+    raise StartError(
+        f"{parts.scheme or url!r} names no log: use s3://bucket/prefix, or file:///folder for a folder that all brokers "
+        "share"
+    )
 
 
 async def member_settings(metadata: MetadataStore, config: BrokerConfig, *, is_named: bool) -> BrokerConfig:
-    """The settings of a broker of the cluster in this metadata: its name, and its log's folder as `dataDir`. A broker
-    whose log is in an object store has no folder."""
+    """The settings of a broker of the cluster in this metadata, with its name, and as its log wants them."""
     name = await cluster_name(metadata)
     if is_named and config.cluster_name != name:
         raise StartError(f"clusterName is {config.cluster_name}, and the cluster in the metadata is {name}")
-    folder = log_folder(config.log_url)
-    return msgspec.structs.replace(config, cluster_name=name, data_dir="" if folder is None else str(folder))
+    return shared_log(config.log_url).settings(msgspec.structs.replace(config, cluster_name=name))
 
 
 @contextlib.asynccontextmanager
 async def member_stores(metadata: MetadataStore, config: BrokerConfig) -> AsyncIterator[Stores]:
     """The stores of a broker with these settings. The caller, who made the session, closes it."""
-    if not config.data_dir:
-        with object_refusals():
-            medium, log = object_log(config)
-            await object_identity.check_named(metadata, medium)
+    async with shared_log(config.log_url).opened(metadata, config) as log:
         yield Stores(metadata, log)
-        return
-    data = Path(config.data_dir)
-    await object_identity.check_local(metadata, data)
-    await data_folder.check_named_log(metadata, data)
-    lock = await lock_folder(data, is_shared=True)
-    try:
-        yield Stores(metadata, file_log(config, is_shared=True))
-    finally:
-        os.close(lock)
 
 
 async def cluster_name(metadata: MetadataStore) -> str:
@@ -160,16 +219,7 @@ async def make_cluster(metadata: MetadataStore, config: BrokerConfig) -> bool:
     found = await metadata.get(CLUSTER, fresh=True)
     if found is not None and (name := await cluster_name(metadata)) != config.cluster_name:
         raise StartError(f"there is a cluster in this metadata already, {name}")
-    folder = log_folder(config.log_url)
-    if folder is None:
-        with object_refusals():
-            medium, _ = object_log(config)
-            await object_identity.name_log(metadata, medium)
-            await medium.close()
-    else:
-        await object_identity.check_local(metadata, folder)
-        make_folder(folder)
-        await data_folder.name_log(metadata, folder)
+    await shared_log(config.log_url).make(metadata)
     if found is not None:
         return False
     with contextlib.suppress(AlreadyExists):

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from anabranch.broker.broker import Broker
+from anabranch.broker.catalog.neighbours import LOOK_S, Neighbours
 from anabranch.broker.catalog.owners import broker_id
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.config import listeners
@@ -60,6 +61,8 @@ class ClusterPlace:
     has_one_port: bool = False
     # How many there are once all have started; 0 if that is not known.
     brokers: int = 0
+    # Whether this broker must find out itself that another has died: there is no supervisor that tells.
+    looks_after_others: bool = False
     # Set once all of them stop: nothing is handed over any more.
     all_stop: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -156,6 +159,8 @@ async def serving(
         sockets.listen_on_own()
         await broker.start()
         stack.push_async_callback(_closing(broker, place))
+        if place is not None and place.looks_after_others:
+            broker.background.every(LOOK_S, Neighbours(stores.metadata, broker.registry).look)
         stack.enter_context(LoopWatch(broker.turns))
         sockets.listen_on_shared()
         accepting = [Acceptor(sock, broker.new_session, descriptors_end) for sock in sockets.binary[:1]]
@@ -257,7 +262,7 @@ async def _serve_alone(config: BrokerConfig) -> None:
 async def _serve_member(config: BrokerConfig, *, is_named: bool) -> None:
     from anabranch.broker import cluster_stores
 
-    cluster_stores.log_folder(config.log_url)  # A mistake is found before anything is opened.
+    cluster_stores.shared_log(config.log_url)  # A mistake is found before anything is opened.
     stop = asyncio.Event()
     on_signals(stop)
     with sole_sockets(config) as sockets:
@@ -265,7 +270,7 @@ async def _serve_member(config: BrokerConfig, *, is_named: bool) -> None:
             config = await cluster_stores.member_settings(metadata, config, is_named=is_named)
             tell = _telling(config, f"metadata in {config.metadata_store_url}, log in {config.log_url}")
             opening = cluster_stores.member_stores(metadata, config)
-            await serve(config, opening, sockets, stop, tell, ClusterPlace())
+            await serve(config, opening, sockets, stop, tell, ClusterPlace(looks_after_others=True))
 
 
 def run_member(config: BrokerConfig, warnings: Sequence[str] = (), *, is_named: bool = True) -> int:

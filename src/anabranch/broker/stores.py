@@ -196,6 +196,14 @@ def object_log(config: BrokerConfig, *, is_sole: bool = False) -> tuple[ObjectMe
     return open_object_log(config.log_url, clock_ms=now_ms, policy=policy, is_sole=is_sole)
 
 
+def object_medium(url: str) -> ObjectMedium:
+    """The object store that a URL names. Within `object_refusals`."""
+    # Imported only if needed.
+    from anabranch.storage.object.obstore_medium import open_medium
+
+    return open_medium(url)
+
+
 @contextlib.contextmanager
 def object_refusals() -> Iterator[None]:
     """An object store that cannot be used is a StartError."""

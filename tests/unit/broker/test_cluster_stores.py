@@ -11,11 +11,11 @@ import pytest
 from anabranch.broker import cluster_stores
 from anabranch.broker.cluster_stores import (
     cluster_name,
-    log_folder,
     make_cluster,
     member_settings,
     member_stores,
     metadata_of,
+    shared_log,
 )
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.runtime.data_folder import NotTogether
@@ -168,11 +168,11 @@ async def test_brokers_of_a_cluster_share_its_folder_and_keep_out_a_broker_on_it
 )
 def test_a_url_that_names_no_log_is_refused(url: str, says: str) -> None:
     with pytest.raises(StartError, match=says):
-        log_folder(url)
+        shared_log(url)
 
 
 def test_a_folder_may_have_any_name() -> None:
-    assert log_folder("file:///srv/my%20log/") == Path("/srv/my log")
+    assert shared_log("file:///srv/my%20log/").settings(BrokerConfig()).data_dir == "/srv/my log"
 
 
 async def test_metadata_that_cannot_be_shared_is_refused() -> None:

@@ -152,6 +152,10 @@ class BrokerRegistry:
         await self._register()
         await self._followed.start()
 
+    async def register(self) -> None:
+        """Registers this broker, unless it is registered."""
+        await self._register()
+
     async def drain(self) -> None:
         """Tells the others that this broker is about to end: it owns nothing from now on."""
         self.me = replace(self.me, is_draining=True)

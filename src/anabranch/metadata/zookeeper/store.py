@@ -483,10 +483,15 @@ class ZooKeeperMetadata:
         """Connected is told once all watches are armed: what is stored from then on, they tell."""
         # A server may be behind the one before, and a new session does not say how far the last one was.
         asked = [self._link.ask(SyncWithLeader(self._names.real(ROOT)))]
-        asked += [self._arm(prefix) for prefix in self._watches.prefixes()]
-        await asyncio.wait(asked)
-        if any(isinstance(answer.exception(), StoreUnavailable) for answer in asked):
-            return  # The next connection does all of this again.
+        armed: set[str] = set()
+        # Watches that are opened meanwhile are armed, too.
+        while (missing := set(self._watches.prefixes()) - armed) or asked:
+            asked += [self._arm(prefix) for prefix in sorted(missing)]
+            armed |= missing
+            await asyncio.wait(asked)
+            if any(isinstance(answer.exception(), StoreUnavailable) for answer in asked):
+                return  # The next connection does all of this again.
+            asked.clear()
         is_new = name != self._session.id
         if is_new:
             self._session.move(SessionState.LOST)
@@ -546,8 +551,9 @@ class ZooKeeperMetadata:
             if prefix in self._refused:
                 self._refused.remove(prefix)
                 self._watches.read_everything()  # It has missed what changed since the session began.
-            else:
+            elif self._session.state is SessionState.CONNECTED:
                 self._watches.armed(prefix)
+            # Else all are told together, once reads are answered again.
         elif isinstance(error, RefusedRequest) and not self._is_closed:
             self._refused.add(prefix)
             log.error("watching %s failed, trying again: %s", prefix, meaning(error.code, prefix))
