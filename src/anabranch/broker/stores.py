@@ -187,7 +187,11 @@ async def object_log(
 
     puts = config.log_object_puts_per_second
     policy = ObjectLogPolicy(
-        puts_per_second=puts, puts_burst=max(1, round(2 * puts)), cache_bytes=config.log_cache_bytes
+        puts_per_second=puts,
+        puts_burst=max(1, round(2 * puts)),
+        cache_bytes=config.log_cache_bytes,
+        # Reading from the store again costs money, too.
+        block_cache_bytes=2 * config.log_cache_bytes,
     )
     try:
         medium, log = open_object_log(
