@@ -8,6 +8,8 @@ Prints a line for each measure. On a machine that does other things, figures are
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import os
 import secrets
 import tempfile
@@ -15,6 +17,7 @@ import time
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 
 from soak.link import Link, send_frame
 
@@ -43,7 +46,7 @@ class Owner:
         self.changed.set()
 
     def lost(self, error: LogError) -> None:
-        raise error
+        """The store is closed at the end of each measure."""
 
 
 class SlowBucket(MemoryBucket):
@@ -53,6 +56,20 @@ class SlowBucket(MemoryBucket):
         await asyncio.sleep(0.1)
         # What is measured is the log, not how much memory there is.
         return self.create_now(key, b"".join(parts) if key.startswith("probe/") else b"")
+
+
+class FarBucket(MemoryBucket):
+    """Answers creations as S3 does: 40 ms for half of them, 300 ms for one in a hundred."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.random = Random(1)
+        self.times: list[float] = []
+
+    async def create(self, key: str, parts: Sequence[Buffer]) -> Created:
+        self.times.append(0.04 * math.exp(self.random.gauss(0, 0.866)))
+        await asyncio.sleep(self.times[-1])
+        return await super().create(key, parts)
 
 
 def load() -> str:
@@ -160,6 +177,38 @@ async def slow_puts(count: int = 24_000) -> None:
     await store.close()
 
 
+async def far_puts(seconds: float = 20.0, rate: int = 1000) -> None:
+    bucket = FarBucket()
+    policy = ObjectLogPolicy(puts_per_second=0)
+    store = ObjectLogStore(bucket, clock_ms=lambda: time.time_ns() // 1_000_000, policy=policy)
+    await store.start()
+    owner = Owner()
+    writer = store.open_ledger(LedgerId(1), owner, "public/default")
+    bucket.times.clear()
+    began = time.perf_counter()
+    sent: list[float] = []
+    times: list[float] = []
+    count = int(seconds * rate)
+    while len(times) < count:
+        now = time.perf_counter()
+        for _ in range(min(count, int((now - began) * rate) + 1) - len(sent)):
+            writer.append(ENTRY[:1024], 1)
+            sent.append(time.perf_counter())
+        owner.changed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.001):
+                await owner.changed.wait()
+        now = time.perf_counter()
+        times += [now - one for one in sent[len(times) : owner.end]]
+    hedges = store.stats()["object_hedges"]
+    print(
+        f"puts as of S3 ({quantiles(bucket.times)}), {rate}/s of 1 KB, no limit: {quantiles(times)},"
+        f" {len(bucket.times) / seconds:.0f} puts/s, {hedges / len(bucket.times):.1%} of them hedges {load()}",
+        flush=True,
+    )
+    await store.close()
+
+
 async def catch_up(count: int = 8_000) -> None:
     url = bucket_url(f"bench-{secrets.token_hex(6)}")
     store = new_store(open_medium(url))
@@ -183,6 +232,7 @@ async def catch_up(count: int = 8_000) -> None:
 
 def main() -> None:
     asyncio.run(slow_puts())
+    asyncio.run(far_puts())
     asyncio.run(catch_up())
     publish(0)
     publish(10)

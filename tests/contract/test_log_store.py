@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -78,7 +79,7 @@ def bucket_medium(_: Path) -> Opener:
 
 
 def hostile_medium(_: Path) -> Opener:
-    bucket, seeds = MemoryBucket(), count(1)
+    bucket, seeds = MemoryBucket(), count(int(os.environ.get("SEED", 1)))
     return object_medium(lambda: HostileMedium(bucket, Random(next(seeds))))
 
 
@@ -91,6 +92,11 @@ def minio_medium(_: Path) -> Opener:
     return object_medium(lambda: open_medium(url))
 
 
+def hostile_minio_medium(_: Path) -> Opener:
+    url, seeds = bucket_url(f"log-{secrets.token_hex(8)}"), count(int(os.environ.get("SEED", 1)))
+    return object_medium(lambda: HostileMedium(open_medium(url), Random(next(seeds))))
+
+
 MEDIA = {
     "memory": memory_medium,
     "file": file_medium,
@@ -98,13 +104,13 @@ MEDIA = {
     "object-hostile": hostile_medium,
     "object-folder": folder_medium,
     "object-minio": minio_medium,
+    "object-minio-hostile": hostile_minio_medium,
 }
 
 
 @pytest.fixture(
     params=[
-        pytest.param(name, marks=pytest.mark.objects if name == "object-minio" else ())
-        for name in sorted(MEDIA)
+        pytest.param(name, marks=pytest.mark.objects if "minio" in name else ()) for name in sorted(MEDIA)
     ]
 )
 async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Opener]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from soak.link import Link, owner_port, send_frame
 
+from anabranch.client.reading.plans import Planner, PlanRefusedError
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import messages
 from faults.test_cluster_paused import owner_now, published, read_all, telling
@@ -167,6 +168,16 @@ def test_without_its_store_a_broker_waits_and_closes_nothing(tmp_path: Path) -> 
         assert read_back(broker.port, b"%d" % (BEFORE + IN_FLIGHT - 1)) == [
             b"%d" % n for n in range(BEFORE + IN_FLIGHT)
         ]
+
+
+def test_readers_of_files_are_sent_to_the_broker(tmp_path: Path) -> None:
+    """At once: an answer that may change would have them ask again for half a minute."""
+    settings = {"logUrl": tmp_path.joinpath("objects").as_uri()}
+    with BrokerProcess(tmp_path, settings, brokers=1) as broker, Link(broker.port) as link:
+        link.producer(TOPIC)
+        link.publish(b"x", 0)
+        with pytest.raises(PlanRefusedError, match="object store"):
+            Planner(f"http://127.0.0.1:{broker.http_port}", TOPIC)()
 
 
 def test_a_store_that_cannot_be_reached_is_told_of_at_the_start(tmp_path: Path) -> None:

@@ -191,7 +191,11 @@ def object_log(config: BrokerConfig, *, is_sole: bool = False) -> tuple[ObjectMe
 
     puts = config.log_object_puts_per_second
     policy = ObjectLogPolicy(
-        puts_per_second=puts, puts_burst=max(1, round(2 * puts)), cache_bytes=config.log_cache_bytes
+        puts_per_second=puts,
+        puts_burst=max(1, round(2 * puts)),
+        cache_bytes=config.log_cache_bytes,
+        # Reading from the store again costs money, too.
+        block_cache_bytes=2 * config.log_cache_bytes,
     )
     return open_object_log(config.log_url, clock_ms=now_ms, policy=policy, is_sole=is_sole)
 
