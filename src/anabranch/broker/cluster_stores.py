@@ -181,8 +181,8 @@ def shared_log(url: str) -> SharedLog:
         case "s3" | "objects":
             return SharedObjects(url)
     raise StartError(
-        f"{parts.scheme or url!r} names no log: use s3://bucket/prefix, or file:///folder for a folder that all brokers "
-        "share"
+        f"{parts.scheme or url!r} names no log: use s3://bucket/prefix, or file:///folder, which all "
+        "brokers share"
     )
 
 
