@@ -82,7 +82,7 @@ fuzz: setup  ## a hostile client (30 minutes), random bytes for the decoders, re
 bench-rest: setup  ## how fast the admin REST answers beside a producer at full speed (1 minute)
 	@$(BIN)/python -m bench.rest $(BENCH)
 
-interop: setup  ## Pulsar's Java client against a broker (needs a JDK 17 or later and Maven; BROKERS=3)
+interop: setup  ## Pulsar's Java client against a broker (needs a JDK 17 or later and Maven; BROKERS=3, PULSAR_CHECKOUT)
 	@$(BIN)/pytest -q tests/interop -m java --override-ini addopts=""
 
 fmt: setup  ## format and fix what can be fixed

@@ -134,3 +134,16 @@ def make(broker: BrokerProcess, name: str, segments: int = 1) -> str:
     broker.put(f"{path}?numInitialSegments={segments}")
     broker.post(f"{path}/autoScalePolicy", {"enabled": False})
     return f"topic://public/default/{name}"
+
+
+def sharing(broker: BrokerProcess, topic: str) -> int:
+    """How many consumers of the group are attached to segments that several share."""
+    stats = broker.get(f"{topic.replace('topic://', 'scalable/')}/stats")
+    attached = (one["subscriptions"].get("team", {}) for one in stats["segments"].values())
+    return sum(count for one in attached if (count := one.get("consumerCount", 0)) > 1)
+
+
+def group(broker: BrokerProcess, topic: str) -> set[str]:
+    """The names of the group's consumers, as the controller knows them."""
+    stats = broker.get(f"{topic.replace('topic://', 'scalable/')}/stats")
+    return {one["consumerName"] for one in stats["subscriptions"]["team"]["consumers"]}

@@ -16,7 +16,7 @@ from anabranch.client import Client
 from harness.broker_process import BrokerProcess
 from interop import java_program
 from interop.java_worker import JavaWorker
-from interop.sharers import SETTINGS, History, Member, all_receive, make, sending, until
+from interop.sharers import SETTINGS, History, Member, all_receive, make, sending, sharing, until
 from interop.test_java_v5 import SETTINGS as V5_SETTINGS
 
 pytestmark = [pytest.mark.interop, pytest.mark.java, pytest.mark.timeout(600)]
@@ -95,11 +95,13 @@ async def test_its_stream_consumers_never_share_and_get_a_split(
         await JavaWorker.start(broker, history, "stream", name, "team", "one", complaints=complaints) as one,
         await JavaWorker.start(broker, history, "stream", name, "team", "two", complaints=complaints) as two,
     ):
+        assert sharing(broker, name) == 0
         async with sending(producer, history):
             await all_receive(one, two)
+            assert sharing(broker, name) == 0
         await until(lambda: history.is_whole)
         assert len(active(broker, name)) > 1
-        assert not [line for line in broker.metrics() if "_segment_sharers{" in line and topic in line]
+        assert sharing(broker, name) == 0
     history.assert_in_order()
 
 

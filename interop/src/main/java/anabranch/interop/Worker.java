@@ -2,6 +2,7 @@ package anabranch.interop;
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
@@ -80,7 +81,7 @@ public final class Worker {
 
     private void produce(PulsarClient client, String topic, int keys) throws Exception {
         int sent = 0;
-        try (Producer<String> producer = client.newProducer(Schema.string()).topic(topic).create()) {
+        try (Producer<byte[]> producer = client.newProducer(Schema.bytes()).topic(topic).create()) {
             say("ready");
             while (!ends || !told.isEmpty()) {
                 String order = told.poll();
@@ -93,7 +94,7 @@ public final class Worker {
                 List<CompletableFuture<?>> answers = new ArrayList<>();
                 for (int n = Integer.parseInt(count); n > 0; n--, sent++) {
                     String key = keys == 0 ? "none" : "key-" + sent % keys;
-                    var message = producer.async().newMessage().value(key + ":" + sent);
+                    var message = producer.async().newMessage().value((key + ":" + sent).getBytes(StandardCharsets.UTF_8));
                     CompletableFuture<?> answer = keys == 0 ? message.send() : message.key(key).send();
                     if (inTurn) {
                         answer.get();
@@ -109,7 +110,7 @@ public final class Worker {
     }
 
     private void stream(PulsarClient client, String topic, String subscription, String name) throws Exception {
-        StreamConsumer<String> consumer = client.newStreamConsumer(Schema.string()).topic(topic)
+        StreamConsumer<byte[]> consumer = client.newStreamConsumer(Schema.bytes()).topic(topic)
                 .subscriptionName(subscription).consumerName(name)
                 .subscriptionInitialPosition(SubscriptionInitialPosition.EARLIEST).subscribe();
         say("ready");
@@ -130,9 +131,9 @@ public final class Worker {
             if ("ack".equals(word) || "hold".equals(word)) {
                 say(word);
             }
-            Message<String> message = consumer.receive(SHORT);
+            Message<byte[]> message = consumer.receive(SHORT);
             if (message != null) {
-                say("got " + message.value());
+                say("got " + new String(message.value(), StandardCharsets.UTF_8));
                 last = message.id();
             }
         }
@@ -140,7 +141,7 @@ public final class Worker {
     }
 
     private void queue(PulsarClient client, String topic, String subscription, String name) throws Exception {
-        QueueConsumer<String> consumer = client.newQueueConsumer(Schema.string()).topic(topic)
+        QueueConsumer<byte[]> consumer = client.newQueueConsumer(Schema.bytes()).topic(topic)
                 .subscriptionName(subscription).consumerName(name)
                 .subscriptionInitialPosition(SubscriptionInitialPosition.EARLIEST).subscribe();
         say("ready");
@@ -160,9 +161,9 @@ public final class Worker {
             if ("ack".equals(word) || "hold".equals(word)) {
                 say(word);
             }
-            Message<String> message = consumer.receive(SHORT);
+            Message<byte[]> message = consumer.receive(SHORT);
             if (message != null) {
-                say("got " + message.value());
+                say("got " + new String(message.value(), StandardCharsets.UTF_8));
                 held.add(message.id());
             }
         }
