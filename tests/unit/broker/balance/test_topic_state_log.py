@@ -11,7 +11,7 @@ import pytest
 from anabranch.balance.core.fold import Fold
 from anabranch.balance.core.states import BrokerRun, BundleChange, BundleState
 from anabranch.balance.core.transfer import LeaderHand, owned
-from anabranch.broker.balance.channel import led_channel
+from anabranch.broker.balance.channel import led_channel, topic_state_log
 from anabranch.broker.balance.channel.channel_messages import decode_events
 from anabranch.broker.balance.channel.state_log import ChangeRejected, ChannelUnavailable
 from anabranch.broker.balance.channel.topic_state_log import TopicStateLog
@@ -151,6 +151,29 @@ async def test_a_leader_whose_topic_is_unloaded_opens_it_again(channel: TopicCha
     assert channel.topic(A) is not former
     assert a.fold.snapshot() == b.fold.snapshot()
     assert set(a.fold.bundles) == {X, Y}
+
+
+async def test_a_leader_that_was_opening_its_topic_again_leads_its_next_term_undisturbed(
+    channel: TopicChannel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its topic was closed while the metadata store was in doubt; then the same broker is elected once more."""
+    monkeypatch.setattr(topic_state_log, "RETRY_S", 0.0)
+    a = await channel.join(A)
+    await channel.elect(A)
+    metadata = channel.members[A].node.metadata
+    metadata.disconnect()
+    await channel.topic(A).close()
+    await until(lambda: caplog.text.count("is not open again yet") > 2)
+    # What opens the topic again in the name of the former term is waiting from now on; it must not outlive that term.
+    monkeypatch.setattr(topic_state_log, "RETRY_S", 3600.0)
+    await metadata.reconnect()
+    await channel.elect(A)
+    keeping = [task for task in asyncio.all_tasks() if "TopicStateLog._keep" in repr(task.get_coro())]
+    assert len(keeping) == 1
+    with pytest.raises(ChangeRejected, match="term 1 is over"):
+        await a.lead(1)
+    await a.append(own(X, A))
+    assert a.is_following
 
 
 # -- snapshots

@@ -155,9 +155,10 @@ class TopicStateLog:
     # -- leading
 
     async def lead(self, term: int) -> None:
-        await self.resign()
         if term < self._fold.term:
+            # Before anything is given up: the later term may be this broker's own.
             raise ChangeRejected(f"term {term} is over: a leader of term {self._fold.term} has begun")
+        await self.resign()
         try:
             topic = await self._open_topic()
             read = await read_channel(topic)
@@ -188,8 +189,9 @@ class TopicStateLog:
 
     async def resign(self) -> None:
         led, self._led, self._image = self._led, None, None
-        keeping, self._keeping = self._keeping, None
-        if keeping is not asyncio.current_task():
+        if self._keeping is not asyncio.current_task():
+            # Else it is the task itself that begins again, and that a later call must find to end it.
+            keeping, self._keeping = self._keeping, None
             await self._end(keeping)
         if led is not None:
             await led.close()
