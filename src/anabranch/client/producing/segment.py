@@ -386,6 +386,8 @@ class SegmentProducer:
             case Meaning.FINAL:
                 self._give_up(error)
             case Meaning.SEALED:
+                # A topic that was terminated has no other segment: then this is why no receipt comes in time.
+                self._owner.trouble.note(error)
                 # Everything after it is refused too. Everything before it has its receipt; Pulsar may still owe some.
                 self._doubt = max(self._doubt, self._sent_before(body.sequence_id))
                 self._attached = None

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from anabranch.client import Client, QueueConsumer
-from anabranch.client.errors import RequestRefused
+from anabranch.client.errors import RequestRefused, TimedOut
 from unit.broker.admin.conftest import Rest
 
 NS = "/admin/v2/scalable/public/default"
@@ -184,6 +184,17 @@ async def test_a_terminated_topic_takes_no_message_and_is_read_to_its_end(rest: 
     await rest.call("DELETE", f"{T}?force=true", 204)
     await rest.call("PUT", T, 204)
     await sent(rest, "again")
+
+
+async def test_a_producer_that_was_there_before_is_told_why_nothing_is_stored(rest: Rest) -> None:
+    await rest.call("PUT", T, 204)
+    async with Client(rest.broker.service_url) as client:
+        producer = await client.producer(TOPIC, send_timeout_s=5)
+        await producer.send(b"before")
+        await rest.call("POST", f"{T}/terminate")
+        with pytest.raises(TimedOut, match="already terminated"):
+            await producer.send(b"after")
+        await producer.close(flush=False)
 
 
 async def test_what_is_not_there_is_named(rest: Rest) -> None:
