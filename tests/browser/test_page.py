@@ -149,7 +149,43 @@ def test_figures_and_troubles_are_shown_in_windows_of_any_size(
         assert page.evaluate("document.querySelectorAll('.partitions tbody tr').length") == (
             2 if is_classic else 0
         )
+        page.press(".browse button")
+        page.until("document.querySelectorAll('.messages li').length === 20")
+        # The parts of a topic are put together by time, in which several may be equal.
+        assert int(page.evaluate("document.querySelector('.messages pre').textContent")) >= 100
     assert page.evaluate(BEYOND) == []
+
+
+def test_messages_are_looked_at_by_key_time_and_position(filled: BrokerProcess, opened: Opened) -> None:
+    page = opened(ui(filled, "#/topics/public/default/wide"))
+    page.shows("looking acknowledges nothing")
+    page.press(".browse [type=search]")
+    page.type("42")
+    page.press(".browse button")
+    page.shows("1 message.")
+    assert page.evaluate("document.querySelector('.messages strong').textContent") == "42"
+    place = page.evaluate("document.querySelector('.messages .quiet').textContent").split(" ")[0]
+    page.evaluate("document.querySelector('.browse [type=search]').value = ''")
+    page.evaluate(
+        "((select) => { select.value = 'position'; select.dispatchEvent(new Event('change')); })"
+        "(document.querySelector('.browse select'))"
+    )
+    page.press(".browse button")
+    page.shows("A position is ledger:entry")
+    page.press(".browse [type=text]")
+    page.type(":".join(place.split(":")[:2]))
+    page.press(".browse button")
+    page.until("document.querySelectorAll('.messages li').length > 1")
+    page.evaluate(
+        "((select) => { select.value = 'time'; select.dispatchEvent(new Event('change')); })"
+        "(document.querySelector('.browse select'))"
+    )
+    page.press(".browse button")
+    page.shows("Choose a time first")
+    page.evaluate("document.querySelector('.browse [type=datetime-local]').value = '2001-01-01T00:00:00'")
+    page.press(".browse button")
+    page.shows("20 messages.")
+    page.until("Number(document.querySelector('.messages pre').textContent) < 100")
 
 
 def test_names_are_text_whatever_is_in_them(broker: BrokerProcess, opened: Opened) -> None:

@@ -306,6 +306,8 @@ class Broker:
             self.balancer,
             self.elsewhere,
             self.troubles,
+            self.topic,
+            self.schemas,
         )
 
     def _build_balance(self, measured: Callable[[Broker, LoadSources], LoadSources]) -> None:

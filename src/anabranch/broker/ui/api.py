@@ -22,6 +22,7 @@ from anabranch.broker.admin.http.parameters import Role
 from anabranch.broker.admin.http.request import HttpRequest
 from anabranch.broker.admin.http.routes import Routes
 from anabranch.broker.security.rights import NotAuthorizedError, Rights
+from anabranch.broker.ui.browse import SHOWN_MAX, Look, messages_json
 from anabranch.broker.ui.cluster import Traffic, cluster_json, cluster_part
 from anabranch.broker.ui.joined import from_leader, joined, river_part
 from anabranch.broker.ui.overview import Names, overview_json, overview_part
@@ -47,6 +48,9 @@ TYPES: Final = {
 SINCE_MAX: Final = 2**53
 # More than any file of the page has, and less than a system accepts.
 PATH_CHARS_MAX: Final = 100
+
+# Either end, milliseconds since 1970, or a position.
+START: Final = r"^(earliest|latest|[0-9]{1,15}|[0-9]{1,18}:[0-9]{1,18})$"
 
 Since = Annotated[int, msgspec.Meta(ge=0, le=SINCE_MAX)]
 _DATA_HEADERS: Final = HEADERS | {"Cache-Control": "no-store"}
@@ -78,6 +82,16 @@ def page_routes(sources: PageSources) -> Routes:
         if sources.has_others and not request.is_inner and found["kind"] != "elsewhere":
             found = await joined(sources, topic, found, since)
         return _shown(found)
+
+    @routes.get("/ui/api/messages/{tenant}/{namespace}/{topic:path}", needs=Needs.ROUTE)
+    async def messages(
+        role: Role,
+        topic: TopicName,
+        start: Annotated[str, msgspec.Meta(pattern=START, max_length=40)] = "latest",
+        key: Annotated[str, msgspec.Meta(max_length=1000)] = "",
+        count: Annotated[int, msgspec.Meta(ge=1, le=SHOWN_MAX)] = 20,
+    ) -> HttpAnswer:
+        return _shown(await messages_json(sources, role, topic, Look(start, key, count)))
 
     @routes.get("/ui")
     async def index(request: HttpRequest) -> HttpAnswer:

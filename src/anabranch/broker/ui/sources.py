@@ -11,6 +11,7 @@ from anabranch.broker.catalog.followed_bundles import FollowedBundles
 from anabranch.broker.catalog.owners import Owners, SharedOwners
 from anabranch.broker.catalog.registry import BrokerRegistry
 from anabranch.broker.catalog.resources import Resources
+from anabranch.broker.catalog.schemas import Schemas
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.observe.troubles import Troubles
 from anabranch.broker.scalable.load.scaling import BrokerScaling
@@ -48,6 +49,9 @@ class PageSources:
     elsewhere: Elsewhere
     # The disk, and who is held back by what at this broker.
     troubles: Callable[[], Awaitable[Troubles]]
+    # Opens a topic for the browser of messages; raises if another broker owns it.
+    open: Callable[[TopicName], Awaitable[Topic]]
+    schemas: Schemas
 
     @property
     def has_others(self) -> bool:

@@ -4,6 +4,7 @@ import { STEPS, colourOf, colourOfStep } from "./colour.js";
 import { TimeChart } from "./charts.js";
 import { command, h, keyed, put, s, set, text } from "./dom.js";
 import { ago, byteRate, bytes, clock, count, messageRate, percent, range, short } from "./format.js";
+import { MessagesPanel } from "./messages.js";
 import { PolicyPanel } from "./policy.js";
 import { glyph } from "./river/marks.js";
 import { TopicModel } from "./river/model.js";
@@ -41,6 +42,7 @@ export class TopicPage {
     this.river.onEnter = () => this.panel.focus();
     this.river.drawn = () => this.legend();
     this.policy = new PolicyPanel(this.model);
+    this.messages = new MessagesPanel(path);
     this.charts();
     this.build();
     this.stopTheme = onTheme(() => this.heatBar());
@@ -140,6 +142,7 @@ export class TopicPage {
       (this.lower = h("div", { class: "columns" }, this.table(), this.panel.element)),
       this.subscriptionsCard(),
       this.partitionsCard(),
+      this.messages.element,
       h("div", { class: "columns even" }, this.throughput.element, this.backlog.element),
       (this.last = h(
         "div",

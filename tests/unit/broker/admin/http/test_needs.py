@@ -27,6 +27,7 @@ GET   /openapi.json                                      NOTHING
 GET   /ui/api/overview                                   ROUTE
 GET   /ui/api/cluster                                    ROUTE
 GET   /ui/api/topics/{tenant}/{namespace}/{topic**}      ROUTE
+GET   /ui/api/messages/{tenant}/{namespace}/{topic**}    ROUTE
 GET   /ui                                                NOTHING
 GET   /ui/{path**}                                       NOTHING
 
@@ -230,6 +231,7 @@ async def test_routes_that_ask_by_themselves_are_few_and_known(rest: Rest) -> No
         "/ui/api/overview",
         "/ui/api/cluster",
         "/ui/api/topics/{tenant}/{namespace}/{topic:path}",
+        "/ui/api/messages/{tenant}/{namespace}/{topic:path}",
         "/admin/v2/namespaces/grantPermissionsOnTopics",
         "/admin/v2/namespaces/revokePermissionsOnTopics",
         "/admin/v2/namespaces/{cluster}/antiAffinity/{group}",
