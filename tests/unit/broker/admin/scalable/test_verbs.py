@@ -221,6 +221,24 @@ async def test_what_is_not_there_is_named(rest: Rest) -> None:
     assert "persistent://public/default/old is a classic topic" in told
 
 
+async def test_numbers_that_no_request_can_carry_are_refused(rest: Rest) -> None:
+    await filled(rest)
+    classic = "/admin/v2/persistent/public/default/t"
+    await rest.call("PUT", classic, 204)
+    await rest.call("PUT", f"{classic}/subscription/s", 204)
+    huge = "9" * 30
+    for method, path in (
+        ("POST", f"{SUB}/resetcursor/{huge}"),
+        ("GET", f"{T}/messageid/{huge}"),
+        ("GET", f"{T}/ledger/{huge}/entry/0"),
+        ("GET", f"{T}/ledger/0/entry/-{huge}"),
+        ("POST", f"{classic}/subscription/s/resetcursor/{huge}"),
+        ("GET", f"{classic}/messageid/{huge}"),
+        ("GET", f"{classic}/ledger/{huge}/entry/0"),
+    ):
+        assert "Expected `int`" in await rest.refused(method, path, 400)
+
+
 # -- policies
 
 
