@@ -18,7 +18,6 @@ from typing import Any, Final
 from anabranch.broker.admin.http.errors import RestError
 from anabranch.broker.catalog.schemas import StoredSchema
 from anabranch.broker.errors import BrokerError, TopicNotFoundError
-from anabranch.broker.ui import avro_bounds
 from anabranch.broker.ui.sources import PageSources
 from anabranch.controller.records import Records
 from anabranch.errors import AnabranchError, MalformedFrame
@@ -29,6 +28,7 @@ from anabranch.storage.port import Buffer, LogError
 from anabranch.storage.topic.topic_log import TopicLog
 from anabranch.wire import entry as wire_entry
 from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.avro_bounds import AvroBounds, AvroLimits
 from anabranch.wire.batch import decompress, split_batch
 
 SHOWN_MAX: Final = 100
@@ -43,6 +43,7 @@ LOOK_UNPACKED_MAX: Final = 256 << 20
 LOOK_MESSAGES_MAX: Final = 200_000
 # Longer JSON is shown as it was sent.
 JSON_BYTES_MAX: Final = 64 * 1024
+AVRO_LIMITS: Final = AvroLimits(schema_bytes=256 * 1024, body_bytes=64 * 1024, values=20_000, depth=60)
 TEXT_MAX: Final = 4000
 
 
@@ -270,10 +271,11 @@ def _json(body: bytes) -> str:
 
 def _avro(definition: bytes, body: bytes) -> Any:
     """Raises ImportError without the package: the broker itself needs none."""
-    schema = avro_bounds.check(definition, body)
+    bounds = AvroBounds(definition, AVRO_LIMITS)
+    bounds.check(body)
     import fastavro
 
-    return fastavro.schemaless_reader(io.BytesIO(body), schema, None)
+    return fastavro.schemaless_reader(io.BytesIO(body), bounds.schema, None)
 
 
 def _text(value: str | bytes) -> str:
