@@ -18,6 +18,7 @@ from typing import Any, Final
 from anabranch.broker.admin.http.errors import RestError
 from anabranch.broker.catalog.schemas import StoredSchema
 from anabranch.broker.errors import BrokerError, TopicNotFoundError
+from anabranch.broker.security.rights import NotAuthorizedError
 from anabranch.broker.ui.sources import PageSources
 from anabranch.controller.records import Records
 from anabranch.errors import AnabranchError, MalformedFrame
@@ -82,7 +83,11 @@ async def messages_json(sources: PageSources, role: str, topic: TopicName, look:
     Messages are for roles that may consume them: administering the topic is not enough."""
     record = await Records(sources.metadata).get(topic)
     classic = TopicName(Domain.PERSISTENT, topic.namespace, topic.local)
-    await sources.rights.consume(role, classic if record is None else topic)
+    try:
+        await sources.rights.consume(role, classic if record is None else topic)
+    except NotAuthorizedError as error:
+        # A refusal does not tell which kind of topic there is, nor whether there is one.
+        raise NotAuthorizedError(str(error).replace(str(classic), str(topic))) from None
     parts = await _parts(sources, classic) if record is None else _segments(topic, record)
     versions = await sources.schemas.versions(classic)
     found: list[dict[str, Any]] = []
