@@ -25,7 +25,7 @@ class ChannelFeed:
         self.first = self.end = BEFORE_ALL
         self._positions: list[Position] = []
         self._changes: list[BundleChange] = []
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], None] = {}  # In the order in which they came.
 
     def restart(self, at: Position) -> None:
         """The changes before that position are not known."""
@@ -62,11 +62,11 @@ class ChannelFeed:
         if self.end > since:
             return
         news = asyncio.get_running_loop().create_future()
-        self._waiting.add(news)
+        self._waiting[news] = None
         try:
             await asyncio.wait([news], timeout=wait_s)
         finally:
-            self._waiting.discard(news)
+            self._waiting.pop(news, None)
 
     def wake(self) -> None:
         for news in self._waiting:
