@@ -164,8 +164,9 @@ async def test_with_a_budget_of_one_bucket_a_consumer_that_joins_gets_a_segment_
         producer = await client.producer(topic.url)
         received = await each_receives(producer, *team)
         assert not received[0] & received[1], "a key went to both"
-        for one in (*team, producer):
+        for one in team:
             await one.close()
+        await producer.close()
         told = await asyncio.to_thread(broker.get, f"{topic.path}/explain")
         assert "'team' has 2 consumers" in str(told)
 
@@ -183,8 +184,9 @@ async def test_a_consumer_that_joins_shares_the_only_segment_and_nothing_splits(
     assert not received[0] & received[1], "a key went to both"
     assert topic.active() == 1
     assert topic.buckets() == [4]
-    for one in (*team, producer):
+    for one in team:
         await one.close()
+    await producer.close()
 
 
 async def test_consumers_beyond_all_entry_buckets_of_a_quiet_topic_are_given_more_of_them(
@@ -196,8 +198,9 @@ async def test_consumers_beyond_all_entry_buckets_of_a_quiet_topic_are_given_mor
     await asyncio.to_thread(until, lambda: topic.buckets() == [8], WITHIN_S)
     producer = await client.producer(topic.url)
     await each_receives(producer, *team)
-    for one in (*team, producer):
+    for one in team:
         await one.close()
+    await producer.close()
     told = (await asyncio.to_thread(quick.get, f"{topic.path}/explain"))["decisions"]
     assert [(one["kind"], one["rule"]) for one in told if one["kind"] != "stay"] == [
         ("rebucket", "consumers")
