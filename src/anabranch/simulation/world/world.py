@@ -24,7 +24,7 @@ from anabranch.simulation.machine.loop import Host, SimLoop, context_of
 from anabranch.simulation.machine.network import Network
 from anabranch.simulation.world.channel_laws import ChannelLaws, Waits
 from anabranch.simulation.world.history import History
-from anabranch.simulation.world.kinds import Crowd, TroubleKind, drawn
+from anabranch.simulation.world.kinds import DrawnCrowd, TroubleKind, drawn
 from anabranch.simulation.world.laws import Laws
 from anabranch.simulation.world.older import CLIENTS, Knowledge
 
@@ -94,7 +94,7 @@ class World:
         config = BALANCED_CONFIG if TroubleKind.BALANCER in self.kinds else CONFIG
         if not self.keeps_sealed:
             config = replace(config, log_linger_seconds=0)
-        self.crowd = Crowd(seed, self.kinds)
+        self.crowd = DrawnCrowd(seed, self.kinds)
         config = replace(config, scalable_topic_entry_bucket_budget=self.crowd.budget)
         self.cluster = Cluster(
             self.loop,
