@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -133,6 +134,10 @@ async def until(met: Callable[[], bool], within_s: float = 300.0) -> None:
             await asyncio.sleep(0.002)
 
 
+async def have_all(readers: Sequence[Reader], messages: int) -> None:
+    await until(lambda: total(readers) >= messages)
+
+
 def total(readers: Sequence[Reader]) -> int:
     return sum(one.received for one in readers)
 
@@ -157,7 +162,7 @@ async def parallel(lab: Lab) -> Figures:
         ):
             began = time.perf_counter()
             await post(producer, messages)
-            await until(lambda found=found, messages=messages: total(found) >= messages)
+            await have_all(found, messages)
             took[count] = time.perf_counter() - began
             shares = [round(one.received / messages, 3) for one in found]
     # Keys are not spread quite evenly: the consumer with most of the messages is the last to be done.
@@ -183,7 +188,7 @@ async def backlog(lab: Lab) -> Figures:
         await lab.rest("POST", f"scalable/{path}/split/{await lab.segment(path)}")
         began = time.perf_counter()
         made = [await lab.read(path, f"c{n}", service_s=lab.service_s, ack_every=20) for n in range(count)]
-        await until(lambda made=made, messages=messages: total(made) >= messages)
+        await have_all(made, messages)
         took[count] = time.perf_counter() - began
         for one in made:
             await one.close()
@@ -278,7 +283,7 @@ async def rebucket(lab: Lab) -> Figures:
                 async def send(times: list[float] = times) -> None:
                     for number in range(600):
                         receipt = await producer.post(b"x" * 100, key=KEYS[number])
-                        receipt.add_done_callback(lambda _, times=times: times.append(time.perf_counter()))
+                        receipt.add_done_callback(partial(_note, times))
                         await asyncio.sleep(0.001)
                     await producer.flush()
 
@@ -304,6 +309,10 @@ async def rebucket(lab: Lab) -> Figures:
     return {**found, "rebucket, worst, ms": round(max(gaps["rebucket"]), 1), "aim": "≤ 30"}
 
 
+def _note(times: list[float], _: object) -> None:
+    times.append(time.perf_counter())
+
+
 async def dispatch(lab: Lab) -> Figures:
     """The broker's processor time for each message of a backlog of 1 KB messages: one consumer beside sharers."""
     path, messages = await lab.topic(), 240_000
@@ -315,7 +324,7 @@ async def dispatch(lab: Lab) -> Figures:
     for count in (1, 2, 4):
         before = usage.cpu_seconds(lab.broker.pid)
         made = [await lab.read(path, f"c{n}", group=f"group-{count}", ack_every=500) for n in range(count)]
-        await until(lambda made=made: total(made) >= messages)
+        await have_all(made, messages)
         spent[count] = 1e6 * (usage.cpu_seconds(lab.broker.pid) - before) / messages
         for one in made:
             await one.close()
@@ -336,7 +345,7 @@ async def key_shared(lab: Lab) -> Figures:
     async with lab.producer(path) as producer, lab.readers(path, 4, ack_every=500) as found:
         before, began = usage.cpu_seconds(lab.broker.pid), time.perf_counter()
         await post(producer, messages)
-        await until(lambda: total(found) >= messages)
+        await have_all(found, messages)
         took = time.perf_counter() - began
         shared = 1e6 * (usage.cpu_seconds(lab.broker.pid) - before) / messages
     return {
