@@ -40,7 +40,7 @@ READERS_MAX: Final = 6
 ACTIVE_MAX: Final = (2, 3, 6)
 
 
-class Crowd:
+class DrawnCrowd:
     """Who shares what in the run with this seed."""
 
     def __init__(self, seed: int, kinds: frozenset[TroubleKind]) -> None:
