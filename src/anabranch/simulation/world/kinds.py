@@ -21,6 +21,7 @@ class TroubleKind(Enum):
     BALANCER = (
         "owners by the bundle state channel, with moves, unloads and splits, and leaders that are replaced"
     )
+    OBJECTS = "the log is in an object store, whose answers are late, lost or wrong"
 
 
 # The percentage of runs in which a kind takes part.
