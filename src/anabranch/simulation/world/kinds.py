@@ -28,6 +28,7 @@ class TroubleKind(Enum):
         "the same, with the states of bundles in a topic of the leader instead of the metadata store"
     )
     CROWD = "more stream consumers than segments, which take their time, and segments sealed under producers in doubt"
+    OBJECTS = "the log is in an object store, whose answers are late, lost or wrong"
 
 
 # The percentage of runs in which a kind takes part.

@@ -115,6 +115,7 @@ class World:
             sabotage,
             config,
             random.Random(f"{seed} lags") if TroubleKind.BEHIND in self.kinds else None,
+            random.Random(f"{seed} objects") if TroubleKind.OBJECTS in self.kinds else None,
         )
         self.laws = Laws(self.cluster.metadata.peek, self._opened, self.wrong)
         self.waits = Waits(

@@ -304,17 +304,20 @@ class OtherObjectLog:
                 case fencing.AllSettled():
                     raise AssertionError("nothing to perform")
 
-        running: set[asyncio.Task[fencing.FencerEvent]] = set()
+        # In the order in which they were asked for: a simulation repeats itself.
+        running: list[asyncio.Task[fencing.FencerEvent]] = []
         try:
-            running.update(asyncio.create_task(perform(effect)) for effect in state.begin())
+            running += [asyncio.create_task(perform(effect)) for effect in state.begin()]
             while True:
-                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
+                done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                ended = [task for task in running if task in done]
+                running = [task for task in running if task not in done]
+                for task in ended:
                     state, effects = fencing.advance_fence(state, task.result())
                     for effect in effects:
                         if isinstance(effect, fencing.AllSettled):
                             return effect.fence
-                        running.add(asyncio.create_task(perform(effect)))
+                        running.append(asyncio.create_task(perform(effect)))
         finally:
             for task in running:
                 task.cancel()
