@@ -534,7 +534,7 @@ class ObjectLog:
         entries = len(run.offsets)
         size = sum(run.lengths) - fmt.RECORD_BYTES * entries
         states = _states_in(run) if run.state_end != fold.state_end else ()
-        if fold.add_run(run.first, entries, size, states):
+        if fold.add_run(run.first, entries, size, states, messages=run.messages):
             self._dirty.add(ledger)
             if entries:
                 self.places.add(ledger, run.first, number)

@@ -61,6 +61,7 @@ class _ScannedRun:
     entries: int
     size: int
     states: Sequence[StateRow]
+    messages: int
     is_good: bool
 
 
@@ -212,7 +213,14 @@ class OtherObjectLog:
             for run in commit.runs:
                 if not fences.is_void(run.ledger, commit.number):
                     fold = folds.setdefault(run.ledger, LedgerFold())
-                    fold.add_run(run.first, run.entries, run.size, run.states, is_good=run.is_good)
+                    fold.add_run(
+                        run.first,
+                        run.entries,
+                        run.size,
+                        run.states,
+                        messages=run.messages,
+                        is_good=run.is_good,
+                    )
             for ledger, part in commit.parts:
                 if not fences.is_void(ledger, commit.number):
                     folds.setdefault(ledger, LedgerFold()).set_part(part)
@@ -383,7 +391,8 @@ class OtherObjectLog:
 
 def _scanned(run: ScannedRun) -> _ScannedRun:
     size = sum(run.lengths) - fmt.RECORD_BYTES * len(run.lengths)
-    return _ScannedRun(run.ledger, run.first, run.entries, size, run.states, not run.bad)
+    messages = run.messages + run.entries - len(run.offsets)
+    return _ScannedRun(run.ledger, run.first, run.entries, size, run.states, messages, not run.bad)
 
 
 async def read_table(blocks: BlockCache, key: str, number: int) -> CommitTable | None:

@@ -153,7 +153,8 @@ async def test_a_bucket_moves_with_the_records_once_its_owner_has_acknowledged(s
     assert bodies(await take(a, 1)) == [b"0"]
     assert subscription_stats(subscription)["entryBucketsWithheld"] == 1
     page = (await shared.cluster.first.http.get("/metrics")).text
-    labels = f'namespace="public/default",topic="{shared.name}",subscription="sub"'
+    topic, _, segment = str(shared.name).removeprefix("segment://").rpartition("/")
+    labels = f'namespace="public/default",topic="topic://{topic}",segment="{segment}",subscription="sub"'
     for figure, value in {
         "entry_buckets": 4,
         "sharers": 2,
