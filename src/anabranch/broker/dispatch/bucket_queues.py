@@ -74,12 +74,6 @@ class Bucket:
             and owner.has_room
         )
 
-    @property
-    def is_moving(self) -> bool:
-        """Whether its owner waits for another consumer's acknowledgements."""
-        holder = self.held_by
-        return holder is not None and holder is not self.owner
-
 
 class BucketQueues:
     def __init__(self, count: int, at: Position) -> None:
@@ -100,6 +94,10 @@ class BucketQueues:
         return len(self.every.waiting) + sum(
             one.span[0] == n for n, bucket in enumerate(self.all) for one in bucket.aside
         )
+
+    @property
+    def is_any_waiting(self) -> bool:
+        return bool(self.every.waiting) or self._first_waiting() is not None
 
     def span(self, first: int, last: int) -> Span:
         """The span of an entry with keys from that bucket to that one."""

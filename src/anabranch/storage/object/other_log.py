@@ -173,10 +173,17 @@ class OtherObjectLog:
         raise LogError(f"the log of {self._incarnation} changes while it is read")
 
     async def _recover_once(self, scope: Collection[LedgerId] | None) -> FinalStates:
-        fence = await self._fence(scope, (await self._checkpoint()).scan_from)
-        # Read again: a living writer may have stored a newer one meanwhile, and deleted what that makes superfluous.
-        # The fences that have taken the places of those commits lie below it, and say nothing.
-        checkpoint = await self._checkpoint()
+        first = (await self._checkpoint()).scan_from
+        while True:
+            fence = await self._fence(scope, first)
+            # Read again: a living writer may have stored a newer one meanwhile, and deleted what that makes
+            # superfluous. The fences that have taken the places of those commits lie below it, and say nothing.
+            checkpoint = await self._checkpoint()
+            if checkpoint.scan_from <= fence:
+                break
+            # What is deleted lies below that: the last fence may have taken the place of a commit, too, and then it
+            # holds nobody.
+            first = checkpoint.scan_from
         for number in [one for one in self._scans if one < checkpoint.scan_from]:
             del self._scans[number]
         unread = [n for n in range(checkpoint.scan_from, fence + 1) if n not in self._scans]
@@ -300,7 +307,8 @@ class OtherObjectLog:
                 case fencing.ListNumbers():
                     after = self.keys.number(first - 1)
                     listed = await asked(lambda: self._medium.list(self.keys.log, after), self._policy)
-                    return fencing.NumbersListed(first, frozenset(number_of(key) for key, _ in listed))
+                    numbers = frozenset(number_of(key) for key, _ in listed)
+                    return fencing.NumbersListed(first, numbers - {0})
                 case fencing.CreateFence(number):
                     await asyncio.sleep(self._policy.retry_after(failures.get(number, 0)))
                     failures[number] = failures.get(number, 0) + 1
