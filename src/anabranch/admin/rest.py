@@ -139,7 +139,7 @@ def _unreachable(where: str, error: Exception, timeout: float, words: Words) -> 
             return RestRefused(0, f"{what}; is the host's name in {words.url} right?")
         case ssl.SSLCertVerificationError():
             is_name = "mismatch" in cause.verify_message
-            fix = "use a name that it has" if is_name else "name its authority with {words.authorities}"
+            fix = "use a name that it has" if is_name else f"name its authority with {words.authorities}"
             text = cause.verify_message.rstrip(".")
             return RestRefused(0, f"{where} shows a certificate that is not trusted: {text}; {fix}")
         case ssl.SSLError():

@@ -50,7 +50,7 @@ SINCE_MAX: Final = 2**53
 PATH_CHARS_MAX: Final = 100
 
 # Either end, milliseconds since 1970, or a position.
-START: Final = r"^(earliest|latest|[0-9]{1,15}|[0-9]{1,18}:[0-9]{1,18})$"
+START: Final = r"^(earliest|latest|[0-9]{1,15}|[0-9]{1,18}:[0-9]{1,18})\Z"
 
 Since = Annotated[int, msgspec.Meta(ge=0, le=SINCE_MAX)]
 _DATA_HEADERS: Final = HEADERS | {"Cache-Control": "no-store"}

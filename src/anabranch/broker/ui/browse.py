@@ -1,7 +1,8 @@
 """Messages of a topic for the page: from either end, from a time or a position, by key, decoded by their schema.
 
 A look reads a bounded number of entries of each part (segment or partition) at this broker, and acknowledges nothing.
-Values are decoded in a thread: unpacking and decoding are work that publishing must not wait for.
+Values are decoded in a thread: unpacking and decoding are work that publishing must not wait for. What a look unpacks
+is bounded too, since a few bytes may unpack to very many, or to very many messages.
 """
 
 from __future__ import annotations
@@ -10,20 +11,21 @@ import asyncio
 import heapq
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from anabranch.broker.admin.http.errors import RestError
 from anabranch.broker.catalog.schemas import StoredSchema
 from anabranch.broker.errors import BrokerError, TopicNotFoundError
+from anabranch.broker.ui import avro_bounds
 from anabranch.broker.ui.sources import PageSources
 from anabranch.controller.records import Records
-from anabranch.errors import AnabranchError
+from anabranch.errors import AnabranchError, MalformedFrame
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.position import Position
 from anabranch.model.scalable import ScalableTopic
-from anabranch.storage.port import LogError
+from anabranch.storage.port import Buffer, LogError
 from anabranch.storage.topic.topic_log import TopicLog
 from anabranch.wire import entry as wire_entry
 from anabranch.wire import pulsar_pb2 as pb
@@ -36,6 +38,11 @@ ENTRIES_MAX: Final = 200
 ENTRIES_WITH_KEY_MAX: Final = 2000
 BYTES_MAX: Final = 4 << 20
 UNPACKED_MAX: Final = 8 << 20
+# What a whole look unpacks, and how many messages it takes from batches.
+LOOK_UNPACKED_MAX: Final = 256 << 20
+LOOK_MESSAGES_MAX: Final = 200_000
+# Longer JSON is shown as it was sent.
+JSON_BYTES_MAX: Final = 64 * 1024
 TEXT_MAX: Final = 4000
 
 
@@ -56,6 +63,18 @@ class Look:
         return ENTRIES_WITH_KEY_MAX if self.key else ENTRIES_MAX
 
 
+@dataclass(slots=True)
+class _Budget:
+    """What a look may still do. Thread: one at a time."""
+
+    unpacked: int = LOOK_UNPACKED_MAX
+    messages: int = LOOK_MESSAGES_MAX
+
+    @property
+    def is_spent(self) -> bool:
+        return self.unpacked <= 0 or self.messages <= 0
+
+
 async def messages_json(sources: PageSources, role: str, topic: TopicName, look: Look) -> dict[str, Any]:
     """`topic` is a `topic://`, which may be a classic topic.
 
@@ -67,7 +86,11 @@ async def messages_json(sources: PageSources, role: str, topic: TopicName, look:
     versions = await sources.schemas.versions(classic)
     found: list[dict[str, Any]] = []
     elsewhere: list[str] = []
+    budget = _Budget()
     for part in parts[:PARTS_MAX]:
+        if budget.is_spent:
+            elsewhere.append(str(part))
+            continue
         try:
             log = (await sources.open(part)).log
             entries = await _entries(log, look)
@@ -78,11 +101,14 @@ async def messages_json(sources: PageSources, role: str, topic: TopicName, look:
         except BrokerError:
             elsewhere.append(str(part))
             continue
-        found += await asyncio.to_thread(_messages, str(part), entries, versions, look)
+        shown, is_whole = await asyncio.to_thread(_messages, str(part), entries, versions, look, budget)
+        found += shown
+        if not is_whole:
+            elsewhere.append(str(part))
     pick = heapq.nlargest if look.is_latest else heapq.nsmallest
     return {
         "messages": pick(look.count, found, key=lambda one: (one["publishTime"], one["part"], one["place"])),
-        # Parts of other brokers, or more than a look reads.
+        # Parts of other brokers, or more than a look reads or unpacks.
         "leftOut": [*elsewhere, *map(str, parts[PARTS_MAX:])],
     }
 
@@ -134,47 +160,71 @@ async def _begin(log: TopicLog, look: Look) -> Position:
 
 
 def _messages(
-    part: str, entries: Sequence[tuple[Position, bytes]], versions: Mapping[int, StoredSchema], look: Look
-) -> list[dict[str, Any]]:
-    """The messages of those entries, as many as are asked for, from the end that is asked for."""
+    part: str,
+    entries: Sequence[tuple[Position, bytes]],
+    versions: Mapping[int, StoredSchema],
+    look: Look,
+    budget: _Budget,
+) -> tuple[list[dict[str, Any]], bool]:
+    """The messages of those entries, as many as are asked for, from the end that is asked for; and whether the budget
+    sufficed for that."""
     found: list[dict[str, Any]] = []
     for at, data in reversed(entries) if look.is_latest else entries:
         if len(found) >= look.count:
             break
-        whole = list(_of_entry(part, at, data, versions, look.key))
-        found += reversed(whole) if look.is_latest else whole
-    return found[: look.count]
+        if budget.is_spent:
+            return found, False
+        found += _of_entry(part, at, data, versions, look, look.count - len(found), budget)
+    return found, True
 
 
 def _of_entry(
-    part: str, at: Position, data: bytes, versions: Mapping[int, StoredSchema], key: str
-) -> Iterable[dict[str, Any]]:
+    part: str,
+    at: Position,
+    data: bytes,
+    versions: Mapping[int, StoredSchema],
+    look: Look,
+    count: int,
+    budget: _Budget,
+) -> list[dict[str, Any]]:
+    """At most `count` messages of that entry, in the order of the look."""
     try:
         metadata = wire_entry.parse_metadata(data)
         payload = bytes(wire_entry.payload(data))
         why = "encrypted" if metadata.encryption_keys else ""
         if not why and metadata.compression != pb.NONE:
+            budget.unpacked -= metadata.uncompressed_size
             payload = decompress(
                 metadata.compression, payload, metadata.uncompressed_size, size_max=UNPACKED_MAX
             )
-        batch: list[tuple[Any, bytes]] = [(metadata, payload)]
+        batch: list[tuple[Any, Buffer]] = [(metadata, payload)]
         is_batch = wire_entry.is_batch(metadata) and not why
         if is_batch:
-            batch = [(one, bytes(body)) for one, body in split_batch(payload, metadata.num_messages_in_batch)]
+            if metadata.num_messages_in_batch > LOOK_MESSAGES_MAX:
+                raise MalformedFrame(
+                    f"a batch of {metadata.num_messages_in_batch} messages is not looked into"
+                )
+            budget.messages -= metadata.num_messages_in_batch
+            batch = list(split_batch(payload, metadata.num_messages_in_batch))
     except AnabranchError as error:
         # One that cannot be read is shown as such, wherever it was looked for.
-        yield _described(
-            part, at, -1, None, 0, None, {"as": "unreadable", "text": str(error), "bytes": len(data)}
-        )
-        return
+        unreadable = {"as": "unreadable", "text": str(error), "bytes": len(data)}
+        return [_described(part, at, -1, None, 0, None, unreadable)]
     number = int.from_bytes(metadata.schema_version, "big") if metadata.schema_version else None
     schema = None if number is None else versions.get(number)
-    for index, (about, body) in enumerate(batch):
+    found: list[dict[str, Any]] = []
+    for index in range(len(batch) - 1, -1, -1) if look.is_latest else range(len(batch)):
+        about, body = batch[index]
         own = _text(about.partition_key) if about.HasField("partition_key") else None
-        if not key or own == key:
-            value = {"as": why, "text": "", "bytes": len(body)} if why else _decoded(about, body, schema)
+        if not look.key or own == look.key:
+            value = (
+                {"as": why, "text": "", "bytes": len(body)} if why else _decoded(about, bytes(body), schema)
+            )
             place = index if is_batch else -1
-            yield _described(part, at, place, own, metadata.publish_time, about, value)
+            found.append(_described(part, at, place, own, metadata.publish_time, about, value))
+            if len(found) >= count:
+                break
+    return found
 
 
 def _described(
@@ -202,22 +252,34 @@ def _decoded(about: Any, body: bytes, schema: StoredSchema | None) -> dict[str, 
         if schema is not None and kind == pb.Schema.Avro:
             how, text = "avro", json.dumps(_avro(schema.data, body), ensure_ascii=False, default=str)
         elif kind == pb.Schema.Json or (kind is None and body[:1] in (b"{", b"[")):
-            how, text = "json", json.dumps(json.loads(body), ensure_ascii=False)
+            how, text = "json", _json(body)
         elif kind in (None, pb.Schema.String):
             how, text = "text", str(body, "utf-8")
     except Exception:  # Whatever a producer has sent, by whichever schema: shown as bytes.
         how, text = "hex", ""
     if how == "hex" or (how == "text" and not text.isprintable() and "\n" not in text):
         how, text = "hex", body[: TEXT_MAX // 2].hex(" ", 4)
-    return {"as": how, "text": text[:TEXT_MAX], "bytes": len(body)}
+    return {"as": how, "text": _whole(text[:TEXT_MAX]), "bytes": len(body)}
+
+
+def _json(body: bytes) -> str:
+    if len(body) > JSON_BYTES_MAX:
+        return str(body, "utf-8")
+    return json.dumps(json.loads(body), ensure_ascii=False)
 
 
 def _avro(definition: bytes, body: bytes) -> Any:
     """Raises ImportError without the package: the broker itself needs none."""
+    schema = avro_bounds.check(definition, body)
     import fastavro
 
-    return fastavro.schemaless_reader(io.BytesIO(body), json.loads(definition), None)
+    return fastavro.schemaless_reader(io.BytesIO(body), schema, None)
 
 
 def _text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode(errors="replace")
+
+
+def _whole(text: str) -> str:
+    """JSON may escape halves of characters, which no answer can have in it: they are shown as their escapes again."""
+    return text.encode(errors="backslashreplace").decode()

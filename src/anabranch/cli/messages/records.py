@@ -60,7 +60,7 @@ def json_records(records: RecordKeying) -> Keying:
                 continue
             try:
                 record = decode(line)
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 raise UsageError(f"line {number:,} is no JSON object: {error}") from None
             found.append(records.keyed(record, f"line {number:,}"))
         return found
@@ -75,12 +75,17 @@ class CsvRecords:
         self._records = records
         self._heading: list[str] | None = None
         self._open: list[str] = []  # Lines of a row whose quoted cell has not ended yet.
+        self._open_quotes = self._open_chars = 0
         self._row = 0
+        csv.field_size_limit(RECORD_BYTES_MAX)
 
     def __call__(self, lines: list[bytes], first: int) -> list[Keyed]:
         found: list[Keyed] = []
         for text in self._rows(lines, first):
-            cells = next(csv.reader([text], strict=True), [])
+            try:
+                cells = next(csv.reader([text], strict=True), [])
+            except csv.Error as error:
+                raise UsageError(f"{self._where} is no row of CSV: {error}") from None
             self._row += 1
             if self._heading is None:
                 self._heading = [cell.strip() for cell in cells]
@@ -96,7 +101,12 @@ class CsvRecords:
     def ended(self) -> None:
         """Raises UsageError if the input ended within a row."""
         if self._open:
-            raise UsageError(f"a quoted cell of row {self._row:,} does not end")
+            raise UsageError(f"a quoted cell of {self._where} does not end")
+
+    @property
+    def _where(self) -> str:
+        """The row that is read now."""
+        return f"row {self._row:,}" if self._row else "the heading"
 
     def _rows(self, lines: Iterable[bytes], first: int) -> Iterator[str]:
         for number, line in enumerate(lines, first):
@@ -105,11 +115,14 @@ class CsvRecords:
             except UnicodeDecodeError:
                 raise UsageError(f"line {number:,} is not UTF-8") from None
             self._open.append(text)
-            if sum(part.count('"') for part in self._open) % 2 == 0:
+            self._open_quotes += text.count('"')
+            self._open_chars += len(text)
+            if self._open_quotes % 2 == 0:
                 whole = "\n".join(self._open)
                 self._open.clear()
+                self._open_quotes = self._open_chars = 0
                 yield whole
-            elif sum(map(len, self._open)) > RECORD_BYTES_MAX:
+            elif self._open_chars > RECORD_BYTES_MAX:
                 self.ended()
 
 

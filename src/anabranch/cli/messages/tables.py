@@ -33,8 +33,9 @@ class FileTables:
                 raise UsageError(f"{path} has no column {column!r}; it has {', '.join(found)}")
 
     def next(self) -> Any:
-        """The next rows; None at the end."""
-        return next(self._batches, None)
+        """The next rows, at least one; None at the end."""
+        # An Arrow file may have batches without rows, anywhere.
+        return next((batch for batch in self._batches if batch.num_rows), None)
 
 
 def _is_parquet(path: Path) -> bool:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 import anabranch
-from anabranch.broker.ui.browse import _decoded
+from anabranch.broker.ui.browse import LOOK_MESSAGES_MAX, Look, _Budget, _decoded, _messages
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.batch import build_batch
 from unit.broker.admin.conftest import NOW_MS, Rest, serving
 from unit.broker.admin.scalable.test_topics import Refusing
 
@@ -104,7 +107,7 @@ def test_avro_is_shown_as_json_and_what_does_not_fit_as_bytes() -> None:
     assert _decoded(about, b"", schema)["as"] == "hex"
 
 
-@pytest.mark.parametrize("start", ["soon", "-1", "1:", "12:x", "9" * 20])
+@pytest.mark.parametrize("start", ["soon", "-1", "1:", "12:x", "9" * 20, "latest\n"])
 async def test_a_start_that_is_none_is_refused(rest: Rest, start: str) -> None:
     await rest.publish("t", b"x")
     await rest.refused("GET", f"{PATH}/t", 400, params={"start": start})
@@ -124,3 +127,120 @@ async def test_messages_are_for_those_who_may_consume_them(name: str) -> None:
     async with serving(store, authorizer=authorizer) as rest:
         assert "secret" not in await rest.refused("GET", f"{PATH}/t", 403)
         assert authorizer.asked == [f"consume {name}"]
+
+
+NUMBER_OF_MANY = b"\x80\x80\x80\x80\x80\x20"  # 2**39 items
+LINKED = {"type": "record", "name": "A", "fields": [{"name": "a", "type": ["null", "A"]}]}
+ENDLESS = {"type": "record", "name": "A", "fields": [{"name": "a", "type": "A"}]}
+NULLS = {"type": "array", "items": "null"}
+# The walk must take the same definition of a name as the decoding library.
+HIDDEN = {**LINKED, "items": {"type": "record", "name": "A", "fields": []}}
+MARKED = {**LINKED, "__fastavro_parsed__": True, "__named_schemas": {"A": ENDLESS}}
+
+
+@pytest.mark.parametrize(
+    ("definition", "body"),
+    [
+        (LINKED, b"\x02" * 60_000),
+        (LINKED, b"\x02" * 1_000_000),
+        (HIDDEN, b"\x02" * 60_000),
+        (MARKED, b"\x02" * 60_000),
+        (ENDLESS, b""),
+        (NULLS, NUMBER_OF_MANY + b"\0"),
+        ({"type": "map", "values": "null"}, NUMBER_OF_MANY),
+        ({"type": "fixed", "name": "F", "size": 2**60}, b"abc"),
+        ("bytes", NUMBER_OF_MANY),
+    ],
+)
+def test_avro_that_asks_for_too_much_is_shown_as_bytes(definition: Any, body: bytes) -> None:
+    """In a process of its own: decoding such a value ends it."""
+    pytest.importorskip("fastavro")
+    code = (
+        "import sys; from anabranch.broker.ui.browse import _decoded;"
+        "from anabranch.broker.catalog.schemas import StoredSchema; from anabranch.wire import pulsar_pb2 as pb;"
+        "body = sys.stdin.buffer.read(); schema = StoredSchema(pb.Schema.Avro, 'R', sys.argv[1].encode());"
+        "print(_decoded(pb.SingleMessageMetadata(), body, schema)['as'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(definition)], input=body, capture_output=True, check=True
+    )
+    assert done.stdout == b"hex\n"
+
+
+def test_avro_of_every_kind_is_still_decoded() -> None:
+    fastavro = pytest.importorskip("fastavro")
+    import io
+
+    from anabranch.broker.catalog.schemas import StoredSchema
+
+    point = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "double"}]}
+    fields: list[tuple[str, Any, Any]] = [
+        ("none", "null", None),
+        ("yes", "boolean", True),
+        ("n", "int", -3),
+        ("far", "long", 2**60),
+        ("f", "float", 0.5),
+        ("s", "string", "tea"),
+        ("e", {"type": "enum", "name": "E", "symbols": ["A", "B"]}, "B"),
+        ("u", ["null", point], {"x": 1.5}),
+        ("again", {"type": "array", "items": "a.b.P"}, [{"x": 2.5}, {"x": 3.5}]),
+        ("m", {"type": "map", "values": {"type": "array", "items": "int"}}, {"k": [1, 2]}),
+        ("chain", ["null", "R"], None),
+    ]
+    definition = {
+        "type": "record",
+        "name": "R",
+        "namespace": "a.b",
+        "fields": [{"name": name, "type": kind} for name, kind, _ in fields],
+    }
+    value = {name: one for name, _, one in fields}
+    written = io.BytesIO()
+    fastavro.schemaless_writer(written, definition, value)
+    schema = StoredSchema(pb.Schema.Avro, "R", json.dumps(definition).encode())
+    found = _decoded(pb.SingleMessageMetadata(), written.getvalue(), schema)
+    assert (found["as"], json.loads(found["text"])) == ("avro", value)
+
+
+async def test_half_a_character_hides_no_other_message(rest: Rest) -> None:
+    await filled(rest, "topic://public/default/h", [b'{"a": "\\ud800"}', b"tea"])
+    assert values(await look(rest, "h", start="earliest")) == ['{"a": "\\ud800"}', "tea"]
+
+
+def test_long_json_is_shown_as_it_was_sent() -> None:
+    body = b"[" + b"[]," * 100_000 + b"[]]"
+    found = _decoded(pb.SingleMessageMetadata(), body, None)
+    assert (found["as"], found["text"]) == ("json", body[:4000].decode())
+
+
+def packed(count: int, size: int) -> bytes:
+    """An entry of a batch of that many empty messages, filled up to that many bytes, and compressed."""
+    one = pb.SingleMessageMetadata(payload_size=0)
+    last = pb.SingleMessageMetadata()
+    whole = [(one, b"")] * (count - 1) + [(last, bytes(size))]
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, compression=pb.ZLIB)
+    return build_batch(metadata, whole)
+
+
+def test_what_a_look_unpacks_is_bounded() -> None:
+    entry = packed(2, 1 << 20)
+    entries = [((1, n), entry) for n in range(1000)]
+    budget = _Budget(unpacked=10 << 20)
+    found, is_whole = _messages("part", entries, {}, Look("earliest", "none such", 20), budget)
+    assert (found, is_whole) == ([], False)
+    assert -(2 << 20) < budget.unpacked <= 0
+    budget = _Budget(messages=10)
+    assert _messages("part", entries, {}, Look("latest", "none such", 20), budget) == ([], False)
+    assert budget.messages == 0
+
+
+def test_a_batch_of_very_many_messages_is_not_looked_into() -> None:
+    entries = [((1, 0), packed(LOOK_MESSAGES_MAX + 1, 0))]
+    (found,), _ = _messages("part", entries, {}, Look("latest", "", 20), _Budget())
+    assert (found["value"]["as"], found["place"]) == ("unreadable", [1, 0, -1])
+
+
+async def test_parts_that_were_not_looked_at_are_named(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+    await rest.publish("t", b"x")
+    monkeypatch.setattr("anabranch.broker.ui.browse._Budget", lambda: _Budget(unpacked=0))
+    found = await rest.get(f"{PATH}/t")
+    assert found == {"messages": [], "leftOut": ["persistent://public/default/t"]}

@@ -5,11 +5,16 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from anabranch.cli.demo.process import BrokerProcess
 from anabranch.cli.main import main
+from anabranch.cli.messages.encoding import Encoding
+from anabranch.cli.messages.records import CsvRecords, RecordKeying, json_records
+from anabranch.cli.messages.sources import RecordRows
+from anabranch.cli.parsing.options import UsageError
 from unit.cli.running import consume, objects, produce, spawn
 
 Capture = pytest.CaptureFixture[str]
@@ -30,6 +35,81 @@ def definition(tmp_path: Path) -> str:
     path = tmp_path / "order.avsc"
     path.write_text(json.dumps(ORDER))
     return str(path)
+
+
+class Plain:
+    """Records as they are."""
+
+    def of_record(self, record: dict[str, Any]) -> bytes:
+        return json.dumps(record).encode()
+
+
+def keying() -> RecordKeying:
+    return RecordKeying(cast(Encoding, Plain()), None, None)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'"x"y,2', "row 1 is no row of CSV: ',' expected"),
+        (b"x\ry,2", "row 1 is no row of CSV: new-line character"),
+        (b'"x', "a quoted cell of row 1 does not end"),
+    ],
+)
+def test_a_row_that_is_no_csv_is_named(line: bytes, reason: str) -> None:
+    rows = CsvRecords(keying())
+
+    def read_all() -> None:
+        rows([b"a,b", line], 1)
+        rows.ended()
+
+    with pytest.raises(UsageError, match=reason):
+        read_all()
+
+
+def test_a_long_cell_of_csv_is_sent_whole() -> None:
+    ((_, value),) = CsvRecords(keying())([b"a,b", b"x" * 200_000 + b",2"], 1)
+    assert json.loads(value) == {"a": "x" * 200_000, "b": "2"}
+
+
+class Counted(bytes):
+    """A line that counts how often it is looked at."""
+
+    looks = 0
+
+    def decode(self, *arguments: Any) -> str:
+        return Looked(super().decode(*arguments))
+
+
+class Looked(str):
+    def count(self, *arguments: Any) -> int:
+        Counted.looks += 1
+        return super().count(*arguments)
+
+
+def test_a_quoted_cell_of_many_lines_looks_at_each_line_once() -> None:
+    lines: list[bytes] = [Counted(b"x") for _ in range(500)]
+    Counted.looks = 0
+    assert CsvRecords(keying())([b"a,b", b'"y', *lines], 1) == []
+    assert Counted.looks == 500
+
+
+def test_json_that_is_nested_too_deep_is_named() -> None:
+    with pytest.raises(UsageError, match="line 7 is no JSON object"):
+        json_records(keying())([b'{"a":' + b"[" * 100_000], 7)
+
+
+async def test_no_row_behind_an_arrow_batch_without_rows_is_lost(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    path = tmp_path / "rows.arrow"
+    schema = pa.schema([("a", pa.int64())])
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+        for values in ([], [1, 2], [], [3], [], []):
+            writer.write_batch(pa.record_batch([pa.array(values, pa.int64())], schema=schema))
+    rows, found = RecordRows(path, keying()), []
+    while some := await rows.next():
+        found += [json.loads(value)["a"] for _, value in some]
+    assert found == [1, 2, 3]
 
 
 def read(broker: BrokerProcess, capfd: Capture, topic: str, count: int) -> list[tuple[object, object]]:

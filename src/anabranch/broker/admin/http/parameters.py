@@ -66,6 +66,8 @@ def _users_subscription(request: HttpRequest) -> str:
     return name
 
 
+# A number that the protocol has room for: what else is sent could not be passed on to another broker, nor be stored.
+Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 # The role that sends the request.
 Role = Annotated[str, From(lambda request: request.role)]
 SubscriptionName = Annotated[str, From(_subscription)]

@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from anabranch.broker.admin.across.owner_calls import OwnerCall, at_owners, owner_call, owner_read
 from anabranch.broker.admin.http.errors import RestError
 from anabranch.broker.admin.http.needs import Needs
-from anabranch.broker.admin.http.parameters import SubscriptionName
+from anabranch.broker.admin.http.parameters import Long, SubscriptionName
 from anabranch.broker.admin.http.routes import scalable_routes
 from anabranch.broker.admin.scalable.parts import nth_entry, segments_of, subscription_of
 from anabranch.broker.admin.scalable.topics import Service
@@ -114,7 +114,7 @@ async def reset_to_time(
     topic: TopicName,
     service: Service,
     subscription: SubscriptionName,
-    timestamp: int,
+    timestamp: Long,
 ) -> None:
     await subscription_of(service, topic, subscription)
     await service.seek(topic, subscription, max(0, timestamp))

@@ -12,7 +12,7 @@ from anabranch.broker.admin.across.owner_calls import at_owners, owner_read
 from anabranch.broker.admin.http.answer import HttpAnswer
 from anabranch.broker.admin.http.errors import RestError
 from anabranch.broker.admin.http.needs import Needs
-from anabranch.broker.admin.http.parameters import SubscriptionName
+from anabranch.broker.admin.http.parameters import Long, SubscriptionName
 from anabranch.broker.admin.http.routes import scalable_routes
 from anabranch.broker.admin.scalable.parts import (
     CarriedAnswer,
@@ -48,7 +48,7 @@ async def last_position(services: AdminServices, name: TopicName) -> Position | 
     return log.last if log.entries else None
 
 
-async def message_ids_at(services: AdminServices, topic: TopicName, service: Service, timestamp: int) -> Ids:
+async def message_ids_at(services: AdminServices, topic: TopicName, service: Service, timestamp: Long) -> Ids:
     """For each segment the first message published at or after the time, in milliseconds since 1970. Segments without
     such a message are left out."""
     names = await segments_of(services, service, topic)
@@ -119,7 +119,7 @@ async def _nth(
 
 
 async def message_by_id(
-    services: AdminServices, topic: TopicName, service: Service, ledger: int, entry: int
+    services: AdminServices, topic: TopicName, service: Service, ledger: Long, entry: Long
 ) -> HttpAnswer:
     """The entry with that id, in whichever segment it is: a ledger is of one segment."""
     names = await segments_of(services, service, topic)

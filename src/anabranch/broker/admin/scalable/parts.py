@@ -6,7 +6,7 @@ them is found by a binary search over times, in which every owner counts its own
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from anabranch.broker.admin.across.owner_calls import at_owners, owner_read
 from anabranch.broker.admin.http.answer import HttpAnswer
@@ -21,6 +21,11 @@ from anabranch.model.names import Domain, TopicName
 from anabranch.model.position import Position
 from anabranch.model.scalable import SubscriptionRecord
 from anabranch.model.segments import SegmentId
+
+# How often entries are counted again, if some are acknowledged or deleted meanwhile.
+_ATTEMPTS: Final = 5
+# Behind all times that clocks have; whatever a producer has sent as its time.
+_TIME_MAX: Final = 2**53
 
 
 async def segments_of(
@@ -73,6 +78,26 @@ async def nth_entry(
 ) -> SegmentEntry | None:
     """The entry with that index, of all or of those that the subscription has not acknowledged; None if there are
     fewer. Counted from the last one, if `from_latest`."""
+    for _ in range(_ATTEMPTS):
+        try:
+            return await _nth_entry(services, names, subscription, index, from_latest=from_latest)
+        except _Changed:
+            continue
+    raise RestError(409, "Messages are acknowledged or deleted while they are counted: try again")
+
+
+class _Changed(Exception):
+    """Entries were acknowledged or deleted while they were counted."""
+
+
+async def _nth_entry(
+    services: AdminServices,
+    names: dict[SegmentId, TopicName],
+    subscription: str,
+    index: int,
+    *,
+    from_latest: bool,
+) -> SegmentEntry | None:
     numbers = {name: number for number, name in names.items()}
     spans = {
         numbers[name]: span
@@ -86,12 +111,20 @@ async def nth_entry(
     asked = {number: names[number] for number in spans}
 
     async def before(time_ms: int) -> dict[SegmentId, int]:
+        """Grows with the time, also where the entries of a segment are not in the order of their times."""
+        if time_ms > _TIME_MAX:
+            return {number: span.entries for number, span in spans.items()}
         found = await at_owners(services, asked.values(), entries_before, subscription, time_ms)
         return {numbers[name]: count for name, count in found}
 
-    # The latest time with no more entries before it than `index`.
-    low = min(span.first_ms for span in spans.values())
-    high = max(span.last_ms for span in spans.values())
+    # The latest time with no more entries before it than `index`. Clocks of producers differ, so it need not lie
+    # between the times of the first and the last entries, though it nearly always does.
+    low = min(_TIME_MAX, *(span.first_ms for span in spans.values()))
+    high = min(_TIME_MAX, max(span.last_ms for span in spans.values()))
+    if sum((await before(low)).values()) > index:
+        low, high = 0, low
+    elif sum((await before(high + 1)).values()) <= index:
+        low, high = high, _TIME_MAX
     while low < high:
         middle = (low + high + 1) // 2
         if sum((await before(middle)).values()) <= index:
@@ -103,13 +136,13 @@ async def nth_entry(
     upto = await before(low + 1)
     for number in sorted(upto):
         here = upto[number] - counts.get(number, 0)
-        if left < here:
+        if 0 <= left < here:
             return SegmentEntry(
                 number, counts.get(number, 0) + left, counts | {number: counts.get(number, 0) + left}
             )
         left -= here
         counts[number] = upto[number]
-    return None  # Entries were added or acknowledged meanwhile.
+    raise _Changed
 
 
 @owner_read

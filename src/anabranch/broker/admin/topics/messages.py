@@ -14,7 +14,7 @@ from urllib.parse import quote
 from anabranch.broker.admin.http.answer import HttpAnswer
 from anabranch.broker.admin.http.errors import RestError
 from anabranch.broker.admin.http.needs import Needs
-from anabranch.broker.admin.http.parameters import SubscriptionName
+from anabranch.broker.admin.http.parameters import Long, SubscriptionName
 from anabranch.broker.admin.http.routes import topic_routes
 from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.admin.topics.partitions import single
@@ -61,7 +61,7 @@ async def peek(
 
 
 @routes.get("/ledger/{ledger}/entry/{entry}")
-async def message_by_id(services: AdminServices, topic: TopicName, ledger: int, entry: int) -> HttpAnswer:
+async def message_by_id(services: AdminServices, topic: TopicName, ledger: Long, entry: Long) -> HttpAnswer:
     return await read_entry((await single(services, topic, partitioned=405)).log, (ledger, entry))
 
 

@@ -13,7 +13,7 @@ import msgspec
 from anabranch.broker.admin.across.owner_calls import OwnerCall, at_owners, owner_call, owner_read
 from anabranch.broker.admin.http.errors import RestError
 from anabranch.broker.admin.http.needs import Needs
-from anabranch.broker.admin.http.parameters import Role, SubscriptionName, UsersSubscriptionName
+from anabranch.broker.admin.http.parameters import Long, Role, SubscriptionName, UsersSubscriptionName
 from anabranch.broker.admin.http.request import HttpRequest, body, body_of
 from anabranch.broker.admin.http.routes import topic_routes
 from anabranch.broker.admin.services import AdminServices
@@ -266,7 +266,7 @@ async def skip(
 
 @routes.post("/subscription/{subscription}/resetcursor/{timestamp}", status=204)
 async def reset_to_time(
-    services: AdminServices, topic: TopicName, subscription: UsersSubscriptionName, timestamp: int
+    services: AdminServices, topic: TopicName, subscription: UsersSubscriptionName, timestamp: Long
 ) -> None:
     await _on_cursors(services, topic, subscription, seek_to_time, timestamp)
 

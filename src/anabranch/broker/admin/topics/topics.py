@@ -12,6 +12,7 @@ from anabranch.broker.admin.across.owner_calls import at_owners, owner_call, own
 from anabranch.broker.admin.http.answer import HttpAnswer, json_answer
 from anabranch.broker.admin.http.errors import RestError
 from anabranch.broker.admin.http.needs import Needs
+from anabranch.broker.admin.http.parameters import Long
 from anabranch.broker.admin.http.request import HttpRequest, body, body_of
 from anabranch.broker.admin.http.routes import Routes, topic_routes
 from anabranch.broker.admin.namespaces.bundles import of_bundle
@@ -332,7 +333,7 @@ async def last_message_id(services: AdminServices, topic: TopicName) -> dict[str
 
 
 @routes.get("/messageid/{timestamp}", needs=Needs.CONSUME)
-async def message_id_at(services: AdminServices, topic: TopicName, timestamp: int) -> dict[str, int]:
+async def message_id_at(services: AdminServices, topic: TopicName, timestamp: Long) -> dict[str, int]:
     """The first message published at or after the time, in milliseconds since 1970."""
     log = (await single(services, topic, partitioned=405)).log
     return message_id(topic, await log.find_by_publish_time(timestamp))
