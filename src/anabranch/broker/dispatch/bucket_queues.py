@@ -95,10 +95,6 @@ class BucketQueues:
             one.span[0] == n for n, bucket in enumerate(self.all) for one in bucket.aside
         )
 
-    @property
-    def is_any_waiting(self) -> bool:
-        return bool(self.every.waiting) or self._first_waiting() is not None
-
     def span(self, first: int, last: int) -> Span:
         """The span of an entry with keys from that bucket to that one."""
         return (first, last) if last - first < _SPAN_MAX else (0, len(self.all) - 1)

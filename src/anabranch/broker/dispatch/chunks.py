@@ -77,6 +77,11 @@ class BegunChunks:
         return found is not None and metadata.chunk_id <= found.following
 
     @property
+    def has_any(self) -> bool:
+        """Whether any consumer has some chunks of a message and lacks others."""
+        return bool(self._begun)
+
+    @property
     def owners(self) -> set[AttachedConsumer]:
         """The consumers that have some chunks of a message and lack others."""
         return {one.owner for one in self._begun.values()}

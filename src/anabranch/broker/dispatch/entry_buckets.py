@@ -82,8 +82,8 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
         self._chunks = BegunChunks()
         # Chunks that went to the holder of their message before their turn, or wait for room there.
         self._ahead: set[Position] = set()
-        # Whether a chunk waits that came before the one before it, and whether to look for it again.
-        self._is_out_of_turn = self._looks_again = False
+        # Whether a chunk waits that was met before the one before it.
+        self._is_out_of_turn = False
         # An entry of every bucket at which reading stands.
         self._barrier: Position | None = None
         self._is_scanning = False
@@ -169,7 +169,6 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
         """The same where no bucket moves: an entry of several buckets may wait for a holder that lacks chunks, and they
         lie behind that entry."""
         begun = self._chunks.owners
-        self._looks_again = False
         is_any = self._barrier is not None or bool(self._queues.every.waiting)
         for number, bucket in enumerate(self._queues.all):
             holder = bucket.held_by
@@ -408,7 +407,7 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
         self._queues.take(span, holder)
         self._chunks.sent(at, metadata, holder)
         if self._is_out_of_turn:
-            self._is_out_of_turn, self._looks_again = False, True
+            self._is_out_of_turn = False
             for bucket in self._queues.touched(span):
                 bucket.search = None
         if not self._chunks.has_begun(holder):
@@ -425,8 +424,7 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
         self._replay.add_all(
             self._queues.release(self._ctx.limits.burst_entries, self._cursor.is_acked, collected)
         )
-        is_stopped = self._barrier is not None or self._looks_again or self._queues.is_any_waiting
-        if is_stopped and not len(self._replay):
+        if not len(self._replay) and (self._chunks.has_any or self._scan.is_searching):
             self._let_stopped_go_on()
 
     def _next_read(self) -> Position | None:
