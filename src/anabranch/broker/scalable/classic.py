@@ -11,6 +11,7 @@ from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.errors import TopicNotFoundError
 from anabranch.broker.policy.effective import effective
 from anabranch.broker.scalable.ports import ServedTopics
+from anabranch.controller.core.errors import TopicExists
 from anabranch.controller.feed import StalePart
 from anabranch.controller.ports import Candidates, Segments
 from anabranch.controller.service import ScalableTopics
@@ -58,10 +59,15 @@ class ClassicTopics:
             return [name.partition(n) for n in range(partitions)]
         return [name] if await resources.topic_exists(name) else ()
 
-    async def check_namespace(self, topic: TopicName) -> None:
-        """NamespaceNotFound if another broker has begun to delete the topic's namespace."""
+    async def check_new(self, topic: TopicName) -> None:
+        """Checks a scalable topic that was stored a moment ago: NamespaceNotFound if another broker has begun to delete
+        its namespace, TopicExists if another one has made a classic topic of that name at the same time."""
         if await self._resources.is_deleting(topic.namespace):
             raise NamespaceNotFound(topic.namespace)
+        if await self.topics(topic):
+            raise TopicExists(
+                f"a classic topic persistent://{topic.namespace}/{topic.local} exists; migrate it"
+            )
 
     async def topic_id(self, topic: TopicName) -> str:
         try:
@@ -121,7 +127,7 @@ def scalable_topics(
         settings=settings,
         classic=classic,
         candidates=candidates,
-        check_new=classic.check_namespace,
+        check_new=classic.check_new,
     )
     # If a classic topic gets more partitions, they show as segments at once.
     topics.feed.follow(PARTITIONED, _partitioned_topic, StalePart.PARTITIONS)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from anabranch.broker.catalog.resources import NamespaceNotFound, Resources, topic_record_path
 from anabranch.broker.config.config import BrokerConfig
-from anabranch.broker.errors import NotAllowedError, TooManyTopicsError, TopicNotFoundError
+from anabranch.broker.errors import NotAllowedError, NotReadyError, TooManyTopicsError, TopicNotFoundError
 from anabranch.broker.policy.effective import effective
 from anabranch.broker.policy.namespace import NamespacePolicies
 from anabranch.controller.records import Records
@@ -61,7 +61,24 @@ class NewTopics:
         if is_new and await self._resources.is_deleting(name.namespace):
             await self._resources.take_back(name)
             raise NamespaceNotFound(name.namespace)
+        if is_new and name.is_classic and await self._is_scalable(name):
+            await self._resources.take_back(name)
+            raise _at_once(name)
         return is_new
+
+    async def create_partitioned(
+        self, name: TopicName, count: int, properties: dict[str, str] | None = None
+    ) -> None:
+        """Creates the record of a partitioned topic, on request or by use, if the name is free."""
+        if await self._is_scalable(name):
+            raise _taken(name)
+        await self._resources.create_partitioned(name, count, properties)
+        if await self._is_scalable(name):
+            await self._resources.delete_partitioned(name)
+            raise _at_once(name)
+
+    async def _is_scalable(self, name: TopicName) -> bool:
+        return await self._records.get(name.base, fresh=True) is not None
 
     async def may_create(self, name: TopicName) -> bool:
         """Whether a topic of that name may be auto-created."""
@@ -86,10 +103,8 @@ class NewTopics:
     async def check_name_free(self, name: TopicName) -> None:
         if not name.is_partition and await self._resources.partitions(name):
             raise NotAllowedError(f"{name} is partitioned; use its partitions")
-        if name.is_classic and await self._records.get(name.base, fresh=True) is not None:
-            raise NotAllowedError(
-                f"{scalable_name(name.base)} is a scalable topic: use a V5 client of Pulsar, or Anabranch's own"
-            )
+        if name.is_classic and await self._is_scalable(name):
+            raise _taken(name)
 
     async def check_count(self, name: TopicName, count: int = 1) -> None:
         """Raises if the namespace may not have that many more topics. Partitions count one by one, as in Pulsar."""
@@ -119,7 +134,7 @@ class NewTopics:
         count = self._partitions_by_use(policies)
         if not count:
             return 0
-        await self._resources.create_partitioned(name, count)
+        await self.create_partitioned(name, count)
         return await self._resources.partitions(name)
 
     async def _exists(self, name: TopicName) -> bool:
@@ -131,3 +146,17 @@ class NewTopics:
         """How many partitions an auto-created topic gets; 0 for none."""
         creation = effective(self._config(), policies).auto_topic_creation
         return creation.default_num_partitions or 0 if creation.topic_type == "partitioned" else 0
+
+
+def _taken(name: TopicName) -> NotAllowedError:
+    return NotAllowedError(
+        f"{scalable_name(name.base)} is a scalable topic: use a V5 client of Pulsar, or Anabranch's own"
+    )
+
+
+def _at_once(name: TopicName) -> NotReadyError:
+    """Two brokers have each found the name free. Both look again once they have stored their topic, so that no two
+    topics of that name stay beside each other."""
+    return NotReadyError(
+        f"{scalable_name(name.base)} was created as a scalable topic at the same time: try again"
+    )

@@ -204,7 +204,7 @@ def _of_entry(
                 raise MalformedFrame(
                     f"a batch of {metadata.num_messages_in_batch} messages is not looked into"
                 )
-            budget.messages -= metadata.num_messages_in_batch
+            budget.messages -= max(0, metadata.num_messages_in_batch)
             batch = list(split_batch(payload, metadata.num_messages_in_batch))
     except AnabranchError as error:
         # One that cannot be read is shown as such, wherever it was looked for.

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
+from math import isfinite
 from typing import Any, Final
 from uuid import UUID
 
@@ -162,13 +163,8 @@ def _of_primitive(value: Any, kind: str, is_plain: bool, where: str) -> Any:
         case "int" | "long":
             return _whole(value, _WHOLE[kind], where)
         case "float" | "double":
-            if isinstance(value, str):
-                try:
-                    return float(value)
-                except ValueError:
-                    raise _misfit(value, "a number", where) from None
-            if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
-                return float(value)
+            if isinstance(value, str | int | float | Decimal) and not isinstance(value, bool):
+                return _number(value, is_plain, where)
         case "string" if isinstance(value, str):
             return value
         case "bytes" | "fixed" if isinstance(value, bytes):
@@ -181,9 +177,23 @@ def _of_primitive(value: Any, kind: str, is_plain: bool, where: str) -> Any:
     raise _misfit(value, f"a {kind}", where)
 
 
+def _number(value: str | int | float | Decimal, is_plain: bool, where: str) -> float:
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        raise _misfit(value, "a number", where) from None
+    if is_plain and not isfinite(found):
+        # The encoder would write null.
+        raise _misfit(value, "a number that JSON can hold", where)
+    return found
+
+
 def _whole(value: Any, bits: int, where: str) -> int:
     if isinstance(value, str) and _is_whole(value.strip()):
-        value = int(value)
+        try:
+            value = int(value)
+        except ValueError:  # Two signs, or more digits than Python reads.
+            raise _misfit(value, "a whole number", where) from None
     if not isinstance(value, int) or isinstance(value, bool):
         raise _misfit(value, "a whole number", where)
     if not -(1 << bits) <= value < 1 << bits:
@@ -194,7 +204,7 @@ def _whole(value: Any, bits: int, where: str) -> int:
 def _parsed(value: Any, kind: Any, where: str) -> Any:
     """The value, or what its text says as JSON: cells of CSV files have text only."""
     if isinstance(value, str):
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             value = json.loads(value)
     if not isinstance(value, kind):
         raise _misfit(value, "a list" if kind is list else "an object", where)

@@ -23,6 +23,8 @@ LOOKS_S: Final = (2, 30, 600, 3 * 3600, 2 * 86_400)
 # How often it is asked whether the end is reached while nothing comes, and when that is taken for the end itself: an
 # end may lie behind entries that readers do not get.
 TICK_S: Final = 0.1
+# The end of the year 9999: a producer may have sent any time, even one in no year that is known.
+TIME_MS_MAX: Final = 253_402_300_799_000
 SILENCE_S: Final = 3.0
 
 Opened = Callable[[Start], Awaitable[CheckpointConsumer]]
@@ -110,7 +112,7 @@ async def from_message(
     await reader.close()
     if published_ms is None:
         return None
-    probe = await opened(datetime.fromtimestamp(published_ms / 1000, UTC))
+    probe = await opened(datetime.fromtimestamp(min(published_ms, TIME_MS_MAX) / 1000, UTC))
     by_time = Cut.decode(probe.checkpoint())
     await probe.close()
     places = [place for place in by_time.places if place.segment != segment]

@@ -120,11 +120,19 @@ class Table:
 
 
 def _row(message: Message) -> tuple[str, ...]:
-    when = datetime.fromtimestamp(message.publish_time_ms / 1000)
     properties = " ".join(f"{name}={value}" for name, value in message.properties.items())
     value = value_line(message).decode(errors="backslashreplace")
     texts = (str(message.id), message.key or "", properties, value)
-    return (when.isoformat(sep=" ", timespec="milliseconds"), *(_one_line(text) for text in texts))
+    return (_when(message.publish_time_ms), *(_one_line(text) for text in texts))
+
+
+def _when(publish_time_ms: int) -> str:
+    try:
+        when = datetime.fromtimestamp(publish_time_ms / 1000)
+    except (OverflowError, OSError, ValueError):
+        # Whatever a producer has sent as its time: in no year that is known.
+        return f"{publish_time_ms} ms"
+    return when.isoformat(sep=" ", timespec="milliseconds")
 
 
 def _one_line(text: str) -> str:

@@ -100,3 +100,25 @@ def test_for_json_times_and_bytes_stay_text() -> None:
     assert fit("2026-01-31T15:00Z", {"type": "string"}, is_plain=True) == "2026-01-31T15:00Z"
     with pytest.raises(Misfit):
         fit("2026-01-31T15:00Z", STAMP, is_plain=True)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ("--5", "int"),
+        ("9" * 5000, "long"),
+        ("nan", "double"),
+        ("1e999", "double"),
+        (float("inf"), "float"),
+        (10**400, "double"),
+        ("[" * 100_000, {"type": "array", "items": "int"}),
+    ],
+)
+def test_what_is_no_number_of_json_is_named(value: Any, kind: Any) -> None:
+    """Not sent as null, and no traceback."""
+    with pytest.raises(Misfit, match="is not a"):
+        fitted(value, kind, {}, is_plain=True)
+
+
+def test_avro_has_numbers_that_json_has_not() -> None:
+    assert fitted("inf", "double", {}, is_plain=False) == float("inf")

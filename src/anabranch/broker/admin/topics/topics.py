@@ -223,7 +223,7 @@ async def create_partitioned(services: AdminServices, topic: TopicName, request:
     """The body is a number, or an object with `partitions` and `properties`."""
     count, properties = await partitions_wanted(services, request)
     await services.new_topics.check_count(topic, count)
-    await services.resources.create_partitioned(topic, count, properties)
+    await services.new_topics.create_partitioned(topic, count, properties)
     await _create_partitions(services, topic, range(count))
 
 
