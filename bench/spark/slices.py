@@ -15,6 +15,7 @@ import asyncio
 import itertools
 import os
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -159,6 +160,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--scale", type=float, default=0.2, help="of the data sets of bench.spark")
     args = parser.parse_args(arguments)
+    # A terminated run must stop its broker too; SystemExit unwinds through every `finally`.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     scratch = Path(tempfile.mkdtemp(prefix="anabranch-slices-bench-"))
     broker = OneSegment(Settings(scratch, scratch))
     try:

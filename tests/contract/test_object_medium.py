@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import urllib.request
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from random import Random
@@ -127,6 +128,23 @@ async def test_what_was_deleted_is_missing_and_may_be_created(medium: ObjectMedi
 async def test_the_probe_accepts_it_and_leaves_nothing(medium: ObjectMedium) -> None:
     await probe(medium)
     assert await medium.list("probe") == []
+
+
+async def test_a_signed_url_reads_the_object_where_the_store_signs(medium: ObjectMedium) -> None:
+    await medium.create("a/1", [b"for anybody with the URL"])
+    try:
+        url = await medium.sign("a/1", 60)
+    except MediumRefusedError:
+        assert not medium.url("a/1").startswith("s3:")
+        return
+
+    def read() -> bytes:
+        with urllib.request.urlopen(url, timeout=15) as answer:
+            found: bytes = answer.read()
+            return found
+
+    assert await asyncio.to_thread(read) == b"for anybody with the URL"
+    assert medium.url("a/1").endswith("/a/1")
 
 
 class Sloppy(MemoryBucket):

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -33,7 +33,7 @@ from interop.sharers import (
 pytestmark = [pytest.mark.interop, pytest.mark.java, pytest.mark.timeout(1500)]
 
 # Starts a program with the history for what it receives, and its arguments.
-Start: TypeAlias = Callable[..., Awaitable[JavaWorker]]
+Start: TypeAlias = Callable[..., Coroutine[Any, Any, JavaWorker]]
 
 
 @pytest.fixture(scope="module")

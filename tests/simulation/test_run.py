@@ -108,7 +108,9 @@ print(*run({seed}, is_traced=True, kinds=drawn({seed}) | {kinds}).trace, sep="\\
 """
 
 
-@pytest.mark.parametrize(("seed", "kinds"), [(3, "set()"), (1, "{TroubleKind.BALANCER}")])
+@pytest.mark.parametrize(
+    ("seed", "kinds"), [(3, "set()"), (1, "{TroubleKind.BALANCER}"), (4, "{TroubleKind.OBJECTS}")]
+)
 def test_a_seed_tells_the_same_story_in_every_process(seed: int, kinds: str) -> None:
     told = [
         subprocess.run(
@@ -133,3 +135,13 @@ def test_the_command_says_how_it_went(capsys: pytest.CaptureFixture[str]) -> Non
     assert " buckets handed over, " in said
     assert main(["simulate", "--core", "--runs", "3", "--quiet"]) == 0
     assert "3 runs, 0 failed" in capsys.readouterr().out
+
+
+OBJECT_SEEDS = 6
+
+
+def test_on_an_object_store_that_loses_and_delays_answers_nothing_is_lost_either() -> None:
+    """Also among the seeds above, where it is drawn."""
+    for seed in range(OBJECT_SEEDS):
+        report = run(seed, kinds=drawn(seed) | {TroubleKind.OBJECTS})
+        assert report.is_good, str(report)

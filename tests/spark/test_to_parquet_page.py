@@ -18,7 +18,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from anabranch import blocking
-from anabranch.cli.main import build_parser, main
+from anabranch.cli.main import build_parser, main, parsed
 from anabranch.cli.pipelines.to_parquet import read
 from harness.broker_process import BrokerProcess, until
 from spark.test_to_parquet import Click, Topic
@@ -95,7 +95,7 @@ def command(broker: BrokerProcess, topic: str, table: Path, line: str) -> None:
         assert program == "pip"
     elif "--master" in words:
         # There is no such cluster here; but the command is understood.
-        assert read(build_parser().parse_args(words)).output == "s3a://lake/clicks"
+        assert read(parsed(words)).output == "s3a://lake/clicks"
     elif "--follow" in words:
         with interrupted(broker, topic, table):
             assert main(words) == 0

@@ -98,6 +98,13 @@ def main(argv: Sequence[str] | None = None, ready: Callable[[], object] = lambda
     return told(run)
 
 
+def parsed(argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a command line, with what variables and profiles say of brokers."""
+    arguments = build_parser(next((word for word in argv if not word.startswith("-")), None)).parse_args(argv)
+    profiles.complete(arguments)
+    return arguments
+
+
 def told(run: Callable[[], int]) -> int:
     """Calls `run` and returns its exit code; an error that a user can act on is printed as one line."""
     try:

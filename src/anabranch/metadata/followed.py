@@ -63,7 +63,7 @@ class FollowedRecords:
     async def _read(self, changes: Changes) -> None:
         found: dict[str, Versioned | None]
         if changes.everything:
-            found = dict.fromkeys(self._known)
+            found = dict.fromkeys(sorted(self._known))
             found.update(await self._metadata.scan(self._prefix))
             if self._with_itself:
                 found[self._prefix] = await self._record(self._prefix)

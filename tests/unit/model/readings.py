@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from anabranch.model.cut import Cut, MessagePosition, Place, behind
+from anabranch.model.buckets import BucketBudget, bucket_of
+from anabranch.model.cut import Cut, MessagePosition, Place, at_end, behind
 from anabranch.model.gone import EMPTY
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.resuming import DataLost, resume
-from anabranch.model.segments import HASH_MAX, SegmentId
+from anabranch.model.segments import HASH_MAX, Segment, SegmentId
 
 # Its key's hash, and its number among all messages of the topic.
 Message = tuple[int, int]
@@ -25,7 +26,13 @@ class Topic:
         default_factory=dict
     )
     published: int = 0
+    has_buckets: bool = False
     is_ordered: bool = True  # Until partitions are added, which moves keys to others.
+
+    @staticmethod
+    def bucketed(chance: random.Random) -> Topic:
+        """With several entry buckets in a segment, whose number changes."""
+        return Topic(chance, SegmentLayout.initial(2, 0, budget=BucketBudget(8)), has_buckets=True)
 
     @staticmethod
     def classic(chance: random.Random, partitions: int) -> Topic:
@@ -78,12 +85,17 @@ class Topic:
                 self.layout = SegmentLayout.migrated(names, 0)
             return
         at = self.chance.randrange(len(layout.active))
-        kind = self.chance.choice(("split", "merge", "prune" if prunes else "split"))
+        kinds = ("split", "merge", "prune" if prunes else "split")
+        kind = self.chance.choice((*kinds, "rebucket") if self.has_buckets else kinds)
         if kind == "prune" and layout.sealed:
             number = self.chance.choice(layout.sealed).id
             log = self.logs.pop(number, None)
             end = log[-1][1][:2] if log else EMPTY
             self.layout = layout.mark_deleting([number], {number: end}).prune([number])
+        elif kind == "rebucket":
+            segment = layout.active[at]
+            count = self.chance.choice([n for n in (1, 2, 3, 5) if n != segment.bucket_count])
+            self.layout = layout.rebucket(segment.id, count, 0)
         elif kind == "merge" and at + 1 < len(layout.active):
             self.layout = layout.merge(layout.active[at].id, layout.active[at + 1].id, 0)
         elif len(layout.active[at].range) > 1:
@@ -91,7 +103,14 @@ class Topic:
 
     def rest(self, place: Place) -> list[tuple[MessagePosition, MessagePosition, Message]]:
         """What the place's segment has from there on."""
-        return [item for item in self.logs.get(place.segment, []) if item[0] >= place.at[0]]
+        log = self.logs.get(place.segment, [])
+        if len(place.at) == 1:
+            return [item for item in log if item[0] >= place.at[0]]
+        return [item for item in log if item[0] >= place.at[self.bucket(place.segment, item[2])]]
+
+    def bucket(self, number: SegmentId, message: Message) -> int:
+        """The entry bucket of a message in its segment."""
+        return bucket_of(self.layout.segments[number].bucket_splits, message[0] * 40503 & HASH_MAX)
 
 
 class Reader:
@@ -133,7 +152,7 @@ class Reader:
             if rest:
                 _, then, message = rest[0]
                 self.delivered.append(message)
-                self._put(place.moved(then))
+                self._put(place.upto(then))
                 return True
             segment = self.topic.layout.segments[place.segment]
             if segment.is_sealed:
@@ -154,6 +173,7 @@ class Group:
         self.start = start or Reader(topic).cut  # As if resolved by all members when they were opened.
         self.members = [Member(self) for _ in range(members)]
         self.finished: set[SegmentId] = set()
+        self.finished_buckets: set[tuple[SegmentId, int]] = set()
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
@@ -189,16 +209,42 @@ class Member:
         if place is None:
             known = self.group.start.get(number)
             place = known if known is not None else Place.of(segment, is_apart=True)
+        if segment.bucket_count > 1 and topic.chance.random() < 0.8:
+            self.places[number] = self._read_bucket(segment, place)
+            return
         for _ in range(topic.chance.randrange(4)):
             rest = topic.rest(place) if not place.is_over else []
             if rest:
                 self.delivered.add(rest[0][2])
-                place = place.moved(rest[0][1])
+                place = place.upto(rest[0][1])
             elif segment.is_sealed and not place.is_over:
                 place = place.over(segment.sealed_epoch)
         if place.is_over:
             self.group.finished.add(number)
         self.places[number] = place
+
+    def _read_bucket(self, segment: Segment, place: Place) -> Place:
+        """Reads one bucket of a segment that others share, from where it knows it."""
+        topic, count = self.group.topic, segment.bucket_count
+        if place.is_over:
+            return place
+        bucket = topic.chance.randrange(count)
+        positions = list(place.each(count))
+        for _ in range(topic.chance.randrange(4)):
+            rest = [
+                item
+                for item in topic.logs.get(segment.id, [])
+                if item[0] >= positions[bucket] and topic.bucket(segment.id, item[2]) == bucket
+            ]
+            if rest:
+                self.delivered.add(rest[0][2])
+                positions[bucket] = rest[0][1]
+            elif segment.is_sealed:
+                positions[bucket] = at_end(segment.sealed_epoch)
+                self.group.finished_buckets.add((segment.id, bucket))
+        if all((segment.id, n) in self.group.finished_buckets for n in range(count)):
+            self.group.finished.add(segment.id)
+        return place.standing(tuple(positions))
 
 
 def assert_in_order(topic: Topic, messages: list[Message]) -> None:

@@ -310,6 +310,33 @@ def test_the_merged_cut_of_a_group_is_what_its_members_had_read_whenever_each_of
 
 
 @given(chances)
+def test_the_merged_cut_of_a_group_that_shares_segments_is_what_its_members_had_read(
+    chance: random.Random,
+) -> None:
+    """By entry buckets, through splits, merges and rollovers; and so for the group that goes on from there."""
+    topic = Topic.bucketed(chance)
+    topic.publish(20)
+    whole, read = Reader(topic).cut, set[Message]()
+    for _ in range(3):
+        group, before = Group(topic, 4, Cut.decode(whole.encode())), frozenset(read)
+        for _ in range(3):
+            topic.live(1)
+            group.run(chance.randrange(60))
+            for member in chance.sample(group.members, chance.randrange(4)):
+                whole = Cut.merge(whole, member.checkpoint())
+                read |= member.delivered
+        whole = Cut.merge(whole, *(member.checkpoint() for member in group.members))
+        for member in group.members:
+            assert member.delivered.isdisjoint(before)
+            read |= member.delivered
+    topic.live(2)
+    rest = Reader(topic, Cut.decode(whole.encode()))
+    rest.read(10_000)
+    assert Counter(rest.delivered) == Counter(topic.messages - read)
+    assert_in_order(topic, rest.delivered)
+
+
+@given(chances)
 def test_a_group_goes_on_from_the_cut_of_a_lone_reader_and_the_other_way_round(chance: random.Random) -> None:
     topic = Topic(chance)
     alone = Reader(topic)

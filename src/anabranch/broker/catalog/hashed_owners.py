@@ -81,7 +81,7 @@ class HashedOwners:
         self._brokers: Mapping[str, BrokerRegistration] = {}
         self._placed: dict[NamespaceName, dict[str, str]] = {}
         self._listeners: list[OwnersListener] = []
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], None] = {}  # In the order in which they came.
         self._stops: list[Callable[[], None]] = []
         self._is_started = False
         # Since when brokers with assignments are gone, by the loop's time.
@@ -142,11 +142,11 @@ class HashedOwners:
                         if (found := self.owner(topic)) is not None:
                             return found
                     told = loop.create_future()
-                    self._waiting.add(told)
+                    self._waiting[told] = None
                     try:
                         await told
                     finally:
-                        self._waiting.discard(told)
+                        self._waiting.pop(told, None)
         except TimeoutError:
             raise NotReadyError(f"{topic}: its owner is not decided yet, look it up again") from None
 

@@ -64,6 +64,8 @@ class Neighbours:
         found = await self._metadata.get(path, fresh=True)
         if found is None or _run_of(found.value) != one.run_id:
             return
+        # If this run registers again, it lives behind a port that refuses: it is suspected no more until it accepts.
+        self._reached = ""
         with contextlib.suppress(VersionConflict):
             await self._metadata.delete(path, if_version=found.version)
             log.warning("broker %s refuses connections: it has died, and its topics go to others", one.id)

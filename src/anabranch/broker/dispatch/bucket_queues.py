@@ -74,12 +74,6 @@ class Bucket:
             and owner.has_room
         )
 
-    @property
-    def is_moving(self) -> bool:
-        """Whether its owner waits for another consumer's acknowledgements."""
-        holder = self.held_by
-        return holder is not None and holder is not self.owner
-
 
 class BucketQueues:
     def __init__(self, count: int, at: Position) -> None:

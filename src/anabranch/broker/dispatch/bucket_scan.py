@@ -51,7 +51,7 @@ class BucketScan:
         self.is_split = any(not one.is_following or one.since > at for one in self._buckets)
 
     def look_for(self, bucket: Bucket) -> None:
-        """Searches what the bucket has not collected, while it waits for its holder's acknowledgements: the holder
+        """Searches what the bucket has not collected, while entries wait for its holder's acknowledgements: the holder
         lacks chunks."""
         bucket.search = self.collected(bucket)
         self.is_searching = True
@@ -84,7 +84,7 @@ class BucketScan:
         ):
             # An entry waits in another bucket until this one has got to it.
             return collected
-        return bucket.search if bucket.is_moving else None
+        return bucket.search if bucket.held_by is not None else None
 
     def choose(self, aside_max: int, unread: Callable[[Position], Position | None]) -> Position | None:
         """Where to read next; the bucket that was served longest ago comes first. `unread` returns the first unread

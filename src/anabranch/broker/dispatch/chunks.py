@@ -38,11 +38,13 @@ def name_of(metadata: pb.MessageMetadata) -> Name:
 class _Begun:
     """A message whose chunks at `places` were sent to `owner`."""
 
-    __slots__ = ("owner", "places")
+    __slots__ = ("following", "owner", "places")
 
     def __init__(self, owner: AttachedConsumer) -> None:
         self.owner = owner
         self.places: list[Position] = []
+        # The number of the chunk after those that were sent to it or wait for it.
+        self.following = 0
 
 
 class BegunChunks:
@@ -69,6 +71,21 @@ class BegunChunks:
         found = self._begun.get(name_of(metadata))
         return None if found is None else found.owner
 
+    def is_in_turn(self, metadata: pb.MessageMetadata) -> bool:
+        """Whether no chunk is missing between this one and those that its consumer has or waits for."""
+        found = self._begun.get(name_of(metadata))
+        return found is not None and metadata.chunk_id <= found.following
+
+    @property
+    def has_any(self) -> bool:
+        """Whether any consumer has some chunks of a message and lacks others."""
+        return bool(self._begun)
+
+    @property
+    def owners(self) -> set[AttachedConsumer]:
+        """The consumers that have some chunks of a message and lack others."""
+        return {one.owner for one in self._begun.values()}
+
     def has_begun(self, owner: AttachedConsumer) -> bool:
         """Whether the consumer has some chunks of a message and lacks others."""
         return any(one.owner is owner for one in self._begun.values())
@@ -91,12 +108,16 @@ class BegunChunks:
             del self._begun[name]
             return
         begun.places.append(at)
+        begun.following = max(begun.following, metadata.chunk_id + 1)
 
     def wait(
         self, at: Position, metadata: pb.MessageMetadata, owner: AttachedConsumer, key_hash: int = 0
     ) -> None:
-        self._waiting.setdefault(owner, []).append((at, key_hash, name_of(metadata)))
+        name = name_of(metadata)
+        self._waiting.setdefault(owner, []).append((at, key_hash, name))
         self.waiting += 1
+        if (begun := self._begun.get(name)) is not None:
+            begun.following = max(begun.following, metadata.chunk_id + 1)
 
     def let_go(self) -> list[Position]:
         """Removes and returns the chunks whose consumers have room again."""

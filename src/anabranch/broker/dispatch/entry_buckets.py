@@ -9,8 +9,8 @@ Who owns a bucket is told by name, from the stored sessions. A bucket is withhel
 or one that is not connected. As for an Exclusive consumer, delivery times are ignored and any number of messages may be
 unacknowledged; only the number of entries is bounded.
 
-The chunks of a message that was begun go to its holder, also once another consumer owns the bucket: the holder
-acknowledges nothing of the message before it has all of it, so the bucket would wait for ever.
+The chunks of a message that was begun go to its holder before their turn, also once another consumer owns the bucket:
+the holder acknowledges nothing of the message before it has all of it, so whatever waits for it would wait for ever.
 """
 
 from __future__ import annotations
@@ -82,6 +82,8 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
         self._chunks = BegunChunks()
         # Chunks that went to the holder of their message before their turn, or wait for room there.
         self._ahead: set[Position] = set()
+        # Whether a chunk waits that was met before the one before it.
+        self._is_out_of_turn = False
         # An entry of every bucket at which reading stands.
         self._barrier: Position | None = None
         self._is_scanning = False
@@ -156,9 +158,24 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
         bucket.search = None
         holder = bucket.held_by
         if holder is not None and holder is not bucket.owner and self._chunks.has_begun(holder):
-            self._replay.add_all(self._queues.take_parts(number))
-            self._scan.look_for(bucket)
-            self._barrier = None
+            self._look_for_chunks(number, bucket)
+
+    def _look_for_chunks(self, number: int, bucket: Bucket) -> None:
+        self._replay.add_all(self._queues.take_parts(number))
+        self._scan.look_for(bucket)
+        self._barrier = None
+
+    def _let_stopped_go_on(self) -> None:
+        """The same where no bucket moves: an entry of several buckets may wait for a holder that lacks chunks, and they
+        lie behind that entry."""
+        begun = self._chunks.owners
+        is_any = self._barrier is not None or bool(self._queues.every.waiting)
+        for number, bucket in enumerate(self._queues.all):
+            holder = bucket.held_by
+            if holder not in begun:
+                bucket.search = None
+            elif bucket.search is None and (is_any or bucket.aside or bucket.owner is not holder):
+                self._look_for_chunks(number, bucket)
 
     def rewind(self) -> None:
         super().rewind()
@@ -293,6 +310,9 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
             queues.take(span, consumer)
             if is_chunk:
                 self._chunks.sent(at, metadata, consumer)
+                for bucket in queues.touched(span):
+                    # A search that is under way has passed the others of a message that begins here.
+                    bucket.search = None
             return consumer
         self._put_aside(at, span, metadata, is_chunk)
         return None
@@ -361,13 +381,21 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
         self, at: Position, metadata: pb.MessageMetadata, span: Span
     ) -> AttachedConsumer | None:
         """The consumer that must have the chunk before its turn: it has begun the message, and no longer owns the
-        bucket."""
+        bucket, or something waits for it that comes before the chunk."""
         holder = self._chunks.owner(metadata)
-        if holder is None or holder is self._queues.all[span[0]].owner:
+        if holder is None:
             return None
-        if all(bucket.is_free_for(holder) for bucket in self._queues.touched(span)):
-            return holder
-        return None
+        if not self._chunks.is_in_turn(metadata):
+            self._is_out_of_turn = True
+            return None
+        touched = self._queues.touched(span)
+        if (
+            touched[0].owner is holder
+            and at not in self._ahead
+            and all(one.search is None for one in touched)
+        ):
+            return None
+        return holder if all(one.is_free_for(holder) for one in touched) else None
 
     def _send_ahead(
         self, at: Position, metadata: pb.MessageMetadata, span: Span, holder: AttachedConsumer
@@ -378,6 +406,10 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
             return None
         self._queues.take(span, holder)
         self._chunks.sent(at, metadata, holder)
+        if self._is_out_of_turn:
+            self._is_out_of_turn = False
+            for bucket in self._queues.touched(span):
+                bucket.search = None
         if not self._chunks.has_begun(holder):
             for bucket in self._queues.all:
                 if bucket.held_by is holder:
@@ -392,6 +424,8 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
         self._replay.add_all(
             self._queues.release(self._ctx.limits.burst_entries, self._cursor.is_acked, collected)
         )
+        if not len(self._replay) and (self._chunks.has_any or self._scan.is_searching):
+            self._let_stopped_go_on()
 
     def _next_read(self) -> Position | None:
         if self._chunks.waiting >= WAITING_MAX:

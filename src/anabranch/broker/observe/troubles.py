@@ -27,7 +27,7 @@ TOPICS_PER_TURN: Final = 100
 Kind = Literal["disk", "connections", "quota", "hidden write", "unacknowledged", "dispatch", "buckets"]
 
 
-class Trouble(msgspec.Struct, frozen=True, rename="camel"):
+class HeldBack(msgspec.Struct, frozen=True, rename="camel"):
     kind: Kind
     # What waits, and for what.
     because: str
@@ -47,7 +47,7 @@ class Disk(msgspec.Struct, frozen=True, rename="camel"):
 
 class Troubles(msgspec.Struct, frozen=True, rename="camel"):
     disk: Disk
-    troubles: list[Trouble]
+    troubles: list[HeldBack]
     # How many more there are.
     more: int = 0
 
@@ -60,13 +60,13 @@ async def troubles(
     log: LogStore, loaded: Mapping[TopicName, Topic], paused_connections: Callable[[], int]
 ) -> Troubles:
     space = disk(log)
-    found: list[Trouble] = []
+    found: list[HeldBack] = []
     count = 0
     if not space.is_accepting:
-        found.append(Trouble("disk", f"publishing has stopped, as the disk is full: {space.told}"))
+        found.append(HeldBack("disk", f"publishing has stopped, as the disk is full: {space.told}"))
     if paused := paused_connections():
         found.append(
-            Trouble(
+            HeldBack(
                 "connections",
                 f"{paused} connections are not read from: what they published waits for the disk, "
                 "or they do not read what they asked for",
@@ -82,12 +82,12 @@ async def troubles(
     return Troubles(space, found, max(0, count - LISTED_MAX))
 
 
-def _of_topic(topic: Topic) -> Iterator[Trouble]:
+def _of_topic(topic: Topic) -> Iterator[HeldBack]:
     name = str(topic.name)
     for because in topic.quotas.holding():
-        yield Trouble("quota", because, name)
+        yield HeldBack("quota", because, name)
     if (held_ms := topic.hidden.held_ms) >= HELD_MS:
-        yield Trouble(
+        yield HeldBack(
             "hidden write",
             f"readers have waited for {held_ms // 1000} s for a batch that is not decided: "
             "`anabranch writes list` shows it",
@@ -95,7 +95,7 @@ def _of_topic(topic: Topic) -> Iterator[Trouble]:
         )
     for subscription in topic.subscriptions.values():
         for kind, because in _of_subscription(subscription):
-            yield Trouble(kind, because, name, subscription.name)
+            yield HeldBack(kind, because, name, subscription.name)
 
 
 def _of_subscription(subscription: Subscription) -> Iterator[tuple[Kind, str]]:

@@ -8,7 +8,9 @@ from typing import Final
 from anabranch.cli.parsing.access import declare_access
 from anabranch.cli.parsing.profiles import SERVICE_URL
 
-TOPIC: Final = "`t` is short for persistent://public/default/t; scalable ones are topic://public/default/t"
+TOPIC: Final = (
+    "`t` is short for a topic of public/default; topic://public/default/t is the scalable one of that name"
+)
 
 
 def declare_produce(parser: argparse.ArgumentParser) -> None:

@@ -63,19 +63,21 @@ def complete(arguments: argparse.Namespace, environment: Mapping[str, str] = os.
     exist, or says what no profile may."""
     if not hasattr(arguments, "profile"):
         return  # The command reaches no broker.
-    given = {field: getattr(arguments, field, None) for field in FIELDS}
-    given |= {
-        field: environment[name]
-        for field, name in _VARIABLES.items()
-        if not given[field] and environment.get(name)
-    }
     found = chosen(getattr(arguments, "profile", None), environment)
-    if any(given[proof] for proof in _PROOFS[:2]):
+    known = {field for field, name in _VARIABLES.items() if environment.get(name)}
+    if getattr(arguments, "token", None) or getattr(arguments, "user", None) or "token" in known:
         # One identity, not parts of two.
         found = {field: value for field, value in found.items() if field not in _PROOFS}
     for field in FIELDS:
-        value = given[field] or found.get(field) or _DEFAULTS.get(field)
-        if value is not None and (hasattr(arguments, field) or field == "password"):
+        if getattr(arguments, field, None) or not (hasattr(arguments, field) or field == "password"):
+            continue
+        if field not in known:
+            value = found.get(field) or _DEFAULTS.get(field)
+        elif field in _DEFAULTS:
+            value = environment[_VARIABLES[field]]
+        else:
+            continue  # `access.security_of` reads those variables itself.
+        if value is not None:
             setattr(arguments, field, value)
 
 

@@ -17,7 +17,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from google.protobuf.message import DecodeError
 
 from anabranch.errors import AnabranchError
 from anabranch.model.position import Position
@@ -28,7 +31,10 @@ from anabranch.storage.on_disk.files import OsFiles
 from anabranch.storage.on_disk.indexing import load_file
 from anabranch.storage.on_disk.reader import check_entry
 from anabranch.storage.port import LogDamagedError, LogMissingError
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.entry import metadata_span
 from anabranch.wire.sizes import UNPACKED_BYTES_MAX
+from anabranch.wire.stamps import span_of
 
 if TYPE_CHECKING:
     from anabranch.columns import Pool
@@ -39,6 +45,12 @@ WINDOW_BYTES: Final = 4 << 20
 # Other ledgers' records up to this length are read along rather than skipped.
 _GAP_BYTES_MAX: Final = 16 << 10
 _HEADER: Final = 32
+# Of a record's header: its ledger and its number, and the kind that entries have.
+_RECORD_NAMES: Final = Struct("<8xqq").unpack_from
+_ENTRY_KIND: Final = (1).to_bytes(4, "little")
+# How much of a record tells whose messages it has, and from which length on it is worth looking there first.
+_HEAD_BYTES: Final = 1 << 10
+_RECORD_BYTES_MIN: Final = 16 << 10
 # How many plans in a row may be outdated before any of them could be read.
 _PLANS_MAX: Final = 5
 
@@ -295,7 +307,8 @@ def _windows(
 
     # Small slices need no large buffer.
     buffer = memoryview(bytearray(max(_HEADER, min(bytes_max, WINDOW_BYTES, plan.size_bytes))))
-    walk = Walk(_located_runs(plan, files))
+    runs = _located_runs(plan, files)
+    walk = Walk(runs if wanted is None else _runs_that_meet(runs, files, wanted))
     while not walk.is_done:
         size = _read_segments(files, walk.segments(len(buffer), _GAP_BYTES_MAX), buffer)
         located, is_bad = walk.records(buffer[:size], wanted)
@@ -326,6 +339,51 @@ def _located_runs(plan: TopicPlan, files: _Files) -> Any:
         for run in plan.runs
     ]
     return np.concatenate(found) if found else np.empty((0, records.RUN_WIDTH), np.int64)
+
+
+def _runs_that_meet(runs: Any, files: _Files, wanted: Wanted) -> Any:
+    """The runs without long records that have no wanted messages, as far as their first bytes tell.
+
+    Nothing is checked here but what leads from one record to the next. A record that is not as expected stays in its
+    run, where the walk finds out; and whatever a damaged stamp says, one of the readers whose ranges make the ring
+    takes the record for its own.
+    """
+    import numpy as np
+
+    from anabranch.columns import records
+
+    found: list[list[int]] = []
+    for row in runs.tolist():
+        file, ledger, first, end, offset, stop = row
+        if stop - offset < (end - first) * _RECORD_BYTES_MIN:
+            found.append(row)
+            continue
+        fd = files.opened[file][0]
+        number, at, kept_from = first, offset, (first, offset)
+        while number < end:
+            head = os.pread(fd, min(_HEAD_BYTES, stop - at), at)
+            if len(head) < _HEADER or (*_RECORD_NAMES(head), head[28:32]) != (ledger, number, _ENTRY_KIND):
+                break
+            behind = at + _HEADER + int.from_bytes(head[4:8], "little")
+            if behind > stop or (number + 1 == end and behind != stop):
+                break
+            if not _may_meet(head[_HEADER:], wanted):
+                if kept_from[0] < number:
+                    found.append([file, ledger, kept_from[0], number, kept_from[1], at])
+                kept_from = number + 1, behind
+            number, at = number + 1, behind
+        if kept_from[0] < end:
+            found.append([file, ledger, kept_from[0], end, kept_from[1], stop])
+    return np.array(found, np.int64).reshape(-1, records.RUN_WIDTH)
+
+
+def _may_meet(head: bytes, wanted: Wanted) -> bool:
+    """Whether an entry that begins like this may have wanted messages."""
+    try:
+        start, end = metadata_span(memoryview(head))
+        return end > len(head) or wanted.meets(span_of(pb.MessageMetadata.FromString(head[start:end])))
+    except (AnabranchError, DecodeError):
+        return True
 
 
 def _read_segments(files: _Files, segments: Sequence[tuple[int, int, int]], buffer: memoryview) -> int:

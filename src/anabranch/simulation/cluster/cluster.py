@@ -30,6 +30,7 @@ from anabranch.model.position import Incarnation
 from anabranch.simulation.cluster.balance_sabotage import corrupt_balancer
 from anabranch.simulation.cluster.node import PORT, Node
 from anabranch.simulation.cluster.sabotage import BAD_LOGS, OldReads, Sabotage, corrupt
+from anabranch.simulation.machine.bucket import SimBucket, SimObjectLog
 from anabranch.simulation.machine.disk import DiskWeather, SlowLog
 from anabranch.simulation.machine.followers import LAG_MAX_S
 from anabranch.simulation.machine.loop import Host, SimLoop, context_of
@@ -93,8 +94,10 @@ class Cluster:
         sabotage: frozenset[Sabotage] = frozenset(),
         config: BrokerConfig = CONFIG,
         lags: random.Random | None = None,
+        objects: random.Random | None = None,
     ) -> None:
-        """With `lags`, each session reads from a server that is as far behind as they say."""
+        """With `lags`, each session reads from a server that is as far behind as they say; with `objects`, the log is
+        in an object store that does what they say."""
         self._lags = lags
         self._sabotage = sabotage
         self._config = config
@@ -105,6 +108,7 @@ class Cluster:
         self.nodes = [Node(name) for name in names]
         self.metadata = WatchedMetadata(loop.now_ms, look)
         self.medium = MemoryMedium()
+        self.bucket = SimBucket(loop, objects) if objects is not None else None
         self.seed = chance.getrandbits(64)
         self.weather = StoreWeather()
         self.disks = DiskWeather()
@@ -168,6 +172,7 @@ class Cluster:
         await resources.bootstrap(cluster, me=broker_id(node.url))
         incarnation = Incarnation(f"{node.name}-{node.lives}")
         log = node.log = self.new_log(incarnation)
+        await log.start()
         broker = Broker(
             self._config,
             metadata,
@@ -200,9 +205,11 @@ class Cluster:
 
         return dataclasses.replace(found, settings=settings, shares=shares)
 
-    def new_log(self, incarnation: Incarnation) -> SlowLog:
+    def new_log(self, incarnation: Incarnation) -> SlowLog | SimObjectLog:
         """A log on the medium that all brokers share."""
         make_log = next((kind for fault, kind in BAD_LOGS.items() if fault in self._sabotage), SlowLog)
+        if self.bucket is not None and make_log is SlowLog:
+            return SimObjectLog(self.bucket, self.loop, incarnation)
         return make_log(self.medium, self.disks, self.chance, incarnation=incarnation)
 
     def kill(self, node: Node) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from anabranch.broker.broker import Broker
+from anabranch.simulation.machine.bucket import SimObjectLog
 from anabranch.simulation.machine.disk import SlowLog
 from anabranch.simulation.machine.loop import Host
 from anabranch.simulation.machine.store import Store
@@ -22,7 +23,7 @@ class Node:
         self.host = Host(name)
         self.host.is_dead = True
         self.store: Store
-        self.log: SlowLog
+        self.log: SlowLog | SimObjectLog
         self.broker: Broker
         self.is_up = False
 

@@ -41,6 +41,7 @@ class Bystander:
 
     async def unreadable(self) -> list[str]:
         """Takes every topic over and reads it: what went wrong. The last thing that happens in a run."""
+        await self._log.start()
         metadata = await self._cluster.metadata.connect()
         ids, found = LedgerIds(metadata), []
         for path, _ in await metadata.scan(MANAGED_LEDGERS):

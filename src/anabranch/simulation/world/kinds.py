@@ -28,6 +28,7 @@ class TroubleKind(Enum):
         "the same, with the states of bundles in a topic of the leader instead of the metadata store"
     )
     CROWD = "more stream consumers than segments, which take their time, and segments sealed under producers in doubt"
+    OBJECTS = "the log is in an object store, whose answers are late, lost or wrong"
 
 
 # The percentage of runs in which a kind takes part.
@@ -40,7 +41,7 @@ READERS_MAX: Final = 6
 ACTIVE_MAX: Final = (2, 3, 6)
 
 
-class Crowd:
+class DrawnCrowd:
     """Who shares what in the run with this seed."""
 
     def __init__(self, seed: int, kinds: frozenset[TroubleKind]) -> None:

@@ -30,7 +30,7 @@ from anabranch.simulation.machine.loop import Host, SimLoop, context_of
 from anabranch.simulation.machine.network import Network
 from anabranch.simulation.world.channel_laws import ChannelLaws, TopicLaws, Waits
 from anabranch.simulation.world.history import History
-from anabranch.simulation.world.kinds import Crowd, TroubleKind, drawn, has_channel_topic, is_balanced
+from anabranch.simulation.world.kinds import DrawnCrowd, TroubleKind, drawn, has_channel_topic, is_balanced
 from anabranch.simulation.world.laws import Laws
 from anabranch.simulation.world.older import CLIENTS, Knowledge
 
@@ -103,7 +103,7 @@ class World:
             config = CHANNEL_TOPIC_CONFIG if has_topic else BALANCED_CONFIG
         if not self.keeps_sealed:
             config = replace(config, log_linger_seconds=0)
-        self.crowd = Crowd(seed, self.kinds)
+        self.crowd = DrawnCrowd(seed, self.kinds)
         config = replace(config, scalable_topic_entry_bucket_budget=self.crowd.budget)
         self.cluster = Cluster(
             self.loop,
@@ -115,6 +115,7 @@ class World:
             sabotage,
             config,
             random.Random(f"{seed} lags") if TroubleKind.BEHIND in self.kinds else None,
+            random.Random(f"{seed} objects") if TroubleKind.OBJECTS in self.kinds else None,
         )
         self.laws = Laws(self.cluster.metadata.peek, self._opened, self.wrong)
         self.waits = Waits(

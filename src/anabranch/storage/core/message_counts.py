@@ -47,6 +47,14 @@ class MessageCounts:
         if len(recent) >= 2 * RECENT_ENTRIES:
             self._thin_out()
 
+    def add_one(self, messages: int) -> None:
+        """The same for one entry."""
+        self.total += messages
+        recent = self._recent
+        recent.append(self.total)
+        if len(recent) >= 2 * RECENT_ENTRIES:
+            self._thin_out()
+
     def _thin_out(self) -> None:
         count = (len(self._recent) - RECENT_ENTRIES) // MARK_ENTRIES * MARK_ENTRIES
         self._marks.extend(self._recent[MARK_ENTRIES - 1 : count : MARK_ENTRIES])

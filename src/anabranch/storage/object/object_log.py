@@ -177,7 +177,11 @@ class ObjectLog:
         if self.is_settled and self._numbering.confirmed > self._state_ordinal:
             try:
                 async with asyncio.timeout(self._policy.close_seconds):
-                    await self._store_state(self._state())
+                    # It builds on the one before, which must not be missing.
+                    if self._checkpointing is not None:
+                        await asyncio.wait([self._checkpointing])
+                    if self.error is None:
+                        await self._store_state(self._state())
             except TimeoutError:
                 log.warning("the last checkpoint of %s was not stored in time", self._incarnation)
         if self.error is None and not self.is_settled:
@@ -534,7 +538,7 @@ class ObjectLog:
         entries = len(run.offsets)
         size = sum(run.lengths) - fmt.RECORD_BYTES * entries
         states = _states_in(run) if run.state_end != fold.state_end else ()
-        if fold.add_run(run.first, entries, size, states):
+        if fold.add_run(run.first, entries, size, states, messages=run.messages):
             self._dirty.add(ledger)
             if entries:
                 self.places.add(ledger, run.first, number)

@@ -239,7 +239,7 @@ class ObjectLogStore:
         """States as appended, which after a flush is as confirmed. Ledgers without any records are left out."""
         writers = {ledger: self._log.writers[ledger] for ledger in ledgers}
         return {
-            ledger: LedgerState(one.entries_end, one.snapshot, tuple(one.deltas), one.bytes)
+            ledger: LedgerState(one.entries_end, one.snapshot, tuple(one.deltas), one.bytes, one.messages)
             for ledger, one in writers.items()
             if one.error is None and (one.next_entry or one.next_state)
         }

@@ -61,6 +61,7 @@ class _ScannedRun:
     entries: int
     size: int
     states: Sequence[StateRow]
+    messages: int
     is_good: bool
 
 
@@ -172,10 +173,17 @@ class OtherObjectLog:
         raise LogError(f"the log of {self._incarnation} changes while it is read")
 
     async def _recover_once(self, scope: Collection[LedgerId] | None) -> FinalStates:
-        fence = await self._fence(scope, (await self._checkpoint()).scan_from)
-        # Read again: a living writer may have stored a newer one meanwhile, and deleted what that makes superfluous.
-        # The fences that have taken the places of those commits lie below it, and say nothing.
-        checkpoint = await self._checkpoint()
+        first = (await self._checkpoint()).scan_from
+        while True:
+            fence = await self._fence(scope, first)
+            # Read again: a living writer may have stored a newer one meanwhile, and deleted what that makes
+            # superfluous. The fences that have taken the places of those commits lie below it, and say nothing.
+            checkpoint = await self._checkpoint()
+            if checkpoint.scan_from <= fence:
+                break
+            # What is deleted lies below that: the last fence may have taken the place of a commit, too, and then it
+            # holds nobody.
+            first = checkpoint.scan_from
         for number in [one for one in self._scans if one < checkpoint.scan_from]:
             del self._scans[number]
         unread = [n for n in range(checkpoint.scan_from, fence + 1) if n not in self._scans]
@@ -212,7 +220,14 @@ class OtherObjectLog:
             for run in commit.runs:
                 if not fences.is_void(run.ledger, commit.number):
                     fold = folds.setdefault(run.ledger, LedgerFold())
-                    fold.add_run(run.first, run.entries, run.size, run.states, is_good=run.is_good)
+                    fold.add_run(
+                        run.first,
+                        run.entries,
+                        run.size,
+                        run.states,
+                        messages=run.messages,
+                        is_good=run.is_good,
+                    )
             for ledger, part in commit.parts:
                 if not fences.is_void(ledger, commit.number):
                     folds.setdefault(ledger, LedgerFold()).set_part(part)
@@ -292,7 +307,8 @@ class OtherObjectLog:
                 case fencing.ListNumbers():
                     after = self.keys.number(first - 1)
                     listed = await asked(lambda: self._medium.list(self.keys.log, after), self._policy)
-                    return fencing.NumbersListed(first, frozenset(number_of(key) for key, _ in listed))
+                    numbers = frozenset(number_of(key) for key, _ in listed)
+                    return fencing.NumbersListed(first, numbers - {0})
                 case fencing.CreateFence(number):
                     await asyncio.sleep(self._policy.retry_after(failures.get(number, 0)))
                     failures[number] = failures.get(number, 0) + 1
@@ -304,17 +320,20 @@ class OtherObjectLog:
                 case fencing.AllSettled():
                     raise AssertionError("nothing to perform")
 
-        running: set[asyncio.Task[fencing.FencerEvent]] = set()
+        # In the order in which they were asked for: a simulation repeats itself.
+        running: list[asyncio.Task[fencing.FencerEvent]] = []
         try:
-            running.update(asyncio.create_task(perform(effect)) for effect in state.begin())
+            running += [asyncio.create_task(perform(effect)) for effect in state.begin()]
             while True:
-                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
+                done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                ended = [task for task in running if task in done]
+                running = [task for task in running if task not in done]
+                for task in ended:
                     state, effects = fencing.advance_fence(state, task.result())
                     for effect in effects:
                         if isinstance(effect, fencing.AllSettled):
                             return effect.fence
-                        running.add(asyncio.create_task(perform(effect)))
+                        running.append(asyncio.create_task(perform(effect)))
         finally:
             for task in running:
                 task.cancel()
@@ -380,7 +399,8 @@ class OtherObjectLog:
 
 def _scanned(run: ScannedRun) -> _ScannedRun:
     size = sum(run.lengths) - fmt.RECORD_BYTES * len(run.lengths)
-    return _ScannedRun(run.ledger, run.first, run.entries, size, run.states, not run.bad)
+    messages = run.messages + run.entries - len(run.offsets)
+    return _ScannedRun(run.ledger, run.first, run.entries, size, run.states, messages, not run.bad)
 
 
 async def read_table(blocks: BlockCache, key: str, number: int) -> CommitTable | None:

@@ -45,6 +45,7 @@ class CommitRun:
         "first",
         "is_sealed",
         "lengths",
+        "messages",
         "offsets",
         "size",
         "state_end",
@@ -61,6 +62,8 @@ class CommitRun:
         self.entries_end = 0
         self.state_end = 0
         self.size = 0
+        # In its entries, once it is sealed.
+        self.messages = 0
         self.is_sealed = False
 
 
@@ -134,6 +137,7 @@ class FileLedgerWriter:
         "part",
         "run",
         "sealed_end",
+        "sealed_messages",
         "snapshot",
         "state_end",
         "told_entries",
@@ -157,8 +161,9 @@ class FileLedgerWriter:
         self.told_entries = 0
         self.told_state = 0
         self.bytes = 0
-        # In the entries appended so far.
+        # In the entries appended so far, and in those of sealed runs.
         self.messages = 0
+        self.sealed_messages = 0
         # The state as appended, confirmed or not: a later checkpoint in the log holds the same.
         self.snapshot: bytes | None = None
         self.deltas: list[bytes] = []
@@ -370,6 +375,8 @@ class FileLedgerWriter:
         run.entries_end = self.sealed_end = self.next_entry
         run.state_end = self.next_state
         run.size = len(run.buffer)
+        run.messages = self.messages - self.sealed_messages
+        self.sealed_messages = self.messages
         self.bytes += sum(run.lengths) - _HEADER * entries
         self.run = None
 

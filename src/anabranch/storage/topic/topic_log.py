@@ -221,7 +221,7 @@ class TopicLog(LogView):
 
     def append(self, entry: Buffer, messages: int) -> int:
         number = self._writer.append(entry, messages)
-        self._counts.add((messages,))
+        self._counts.add_one(messages)
         self.appended_bytes += len(entry)
         return number
 

@@ -133,6 +133,26 @@ async def test_the_next_run_on_the_same_port_is_not_taken_for_the_one_that_died(
     assert await two.is_registered()
 
 
+async def test_a_living_broker_behind_a_port_that_refuses_loses_its_registration_once(two: Two) -> None:
+    """A firewall, or another program's port: it registers again each time, and its topics would move for ever."""
+    await two.listen()
+    await two.neighbours.look()
+    await two.refuse()
+    await two.neighbours.look()
+    assert not await two.is_registered()
+    await two.until(lambda: two.other.me.id not in two.registry.living())
+    await two.other.register()
+    await two.until_known("other")
+    await two.neighbours.look()
+    assert await two.is_registered()
+    # Once it accepts again, it is looked after as before.
+    await two.listen()
+    await two.neighbours.look()
+    await two.refuse()
+    await two.neighbours.look()
+    assert not await two.is_registered()
+
+
 async def test_a_broker_that_is_leaving_is_let_go(two: Two) -> None:
     await two.listen()
     await two.neighbours.look()

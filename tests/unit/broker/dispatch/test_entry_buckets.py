@@ -242,6 +242,46 @@ def test_chunks_that_waited_when_the_bucket_moved_reach_the_holder(
     assert new_link.places == between
 
 
+# Which bucket a message of three chunks is of, what comes between them, and the consumer of each.
+CHUNKS_APART = [
+    (3, (None, None), "b", "a"),
+    (3, (0x8000, 0xFFFF), "b", "a"),
+    (None, (0xC000, 0xFFFF), "a", "b"),
+]
+
+
+@pytest.mark.parametrize(("chunked", "between", "holder", "other"), CHUNKS_APART)
+@pytest.mark.parametrize("aside_max", [1, 1000])
+@pytest.mark.parametrize("permits", [1, 1000])
+def test_what_waits_for_the_holder_of_a_begun_message_does_not_keep_its_chunks_back(
+    make: Callable[..., BucketRig],
+    chunked: int | None,
+    between: tuple[int | None, int | None],
+    holder: str,
+    other: str,
+    aside_max: int,
+    permits: int,
+) -> None:
+    """Else they would wait for each other for ever: nothing of the message is acknowledged before all of it is
+    there."""
+    rig = make(limits=DispatchLimits(held_per_consumer_max=aside_max))
+    sharers = {name: rig.sharer(name, permits=0) for name in "ab"}
+    rig.give("a", "a", "a", "b")
+    first, second = rig.chunk(chunked, "m", 0, 3), rig.chunk(chunked, "n", 0, 2)
+    odd = rig.spread(*between, count=2)
+    chunks = [first, rig.chunk(chunked, "m", 1, 3), second, rig.chunk(chunked, "n", 1, 2)]
+    chunks.append(rig.chunk(chunked, "m", 2, 3))
+    consumer, link = sharers[holder]
+    for _ in range(10):
+        for one, _link in sharers.values():
+            rig.subscription.flow(one, permits)
+        rig.loop.settle(500)
+    assert sorted(link.places[:5]) == sorted(chunks)
+    rig.ack(consumer, chunks, turns=500)
+    assert sharers[other][1].places[-2:] == odd
+    assert rig.dispatcher.is_all_sent
+
+
 def test_delivery_times_are_ignored(rig: BucketRig) -> None:
     _, link = rig.sharer("a")
     rig.give("a", "a", "a", "a")

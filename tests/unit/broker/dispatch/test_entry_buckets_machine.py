@@ -273,7 +273,7 @@ class SharedSegment(RuleBasedStateMachine):
                 break
             for sharer in busy:
                 # As a client does: a message in chunks is acknowledged once all of it is there.
-                whole = [at for at in sharer.held if self.is_whole(sharer, at)] or list(sharer.held)
+                whole = [at for at in sharer.held if self.is_whole(sharer, at)]
                 assert self.rig.ack(sharer.consumer, whole) == [None]
                 for at in whole:
                     self.log[at].is_acked = True
@@ -287,11 +287,14 @@ class SharedSegment(RuleBasedStateMachine):
         assert self.rig.dispatcher.is_all_sent
 
     def is_whole(self, sharer: Sharer, at: Position) -> bool:
+        """Also where a client gives up in the end, or has acknowledged or refused some of it by itself."""
         chunk = self.log[at].chunk
         if chunk is None:
             return True
-        here = {self.log[other].chunk for other in sharer.held} - {None}
-        return len([other for other in here if other is not None and other[0] == chunk[0]]) == chunk[2]
+        name, _, chunks = chunk
+        of = [place for place, one in self.log.items() if one.chunk is not None and one.chunk[0] == name]
+        is_apart = len({(self.log[place].is_acked, self.log[place].given_back) for place in of}) > 1
+        return len(of) < chunks or is_apart or all(place in sharer.held for place in of)
 
 
 TestSharedSegment = SharedSegment.TestCase

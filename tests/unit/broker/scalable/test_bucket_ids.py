@@ -452,7 +452,8 @@ async def test_entries_in_no_single_bucket_are_counted_with_their_producer(
     (line,) = [
         x for x in found.text.splitlines() if x.startswith("anabranch_scalable_unstamped_entries_total{")
     ]
-    assert f'topic="{topic}"' in line
+    parent, _, number = str(topic).removeprefix("segment://").rpartition("/")
+    assert f'topic="topic://{parent}",segment="{number}"' in line
     assert line.endswith(" 4")
 
 

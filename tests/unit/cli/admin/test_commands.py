@@ -404,6 +404,8 @@ def leaves(parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[str]]]:
 def test_every_command_takes_json_and_is_part_of_the_story() -> None:
     walked = {" ".join(words) for words in [*lines(STORY), *lines(BALANCED_STORY), *policy_lines()]}
     walked |= {"topic-policies remove-all", "topics message"}
+    # Those want ZooKeeper: `tests/faults/test_zookeeper_cluster.py`.
+    walked |= {"cluster init", "cluster status"}
     for path, options in leaves(build_parser(is_whole=True)):
         if path.split()[0] in ADMIN and path not in ENDLESS and path != "completion":
             assert "--json" in options, path

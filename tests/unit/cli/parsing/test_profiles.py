@@ -68,8 +68,10 @@ def test_an_identity_is_taken_whole(environment: dict[str, str]) -> None:
     environment["ANABRANCH_PROFILE"] = "far"
     assert completed(environment, "tail", "t", "--user", "ann")["token"] is None
     assert completed(environment, "tail", "t", "--token", "mine")["token"] == "mine"
+    # The variable is read where credentials are made, and the profile's token is not in its way.
     environment["ANABRANCH_TOKEN"] = "variable"
-    assert completed(environment, "tail", "t")["token"] == "variable"
+    assert completed(environment, "tail", "t")["token"] is None
+    assert completed(environment, "tail", "t", "--user", "ann")["token"] is None
 
 
 @pytest.mark.parametrize(

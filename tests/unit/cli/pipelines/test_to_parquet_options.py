@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.cli.main import build_parser, main
+from anabranch.cli.main import main, parsed
 from anabranch.cli.pipelines.to_parquet import Asked, read
 from anabranch.client.security import Security
 from anabranch.errors import AnabranchError
@@ -17,7 +17,7 @@ TOPIC = "topic://public/default/clicks"
 
 
 def asked(*words: str) -> Asked:
-    return read(build_parser().parse_args(["pipeline", "to-parquet", "--output", "/lake/t", *words]))
+    return read(parsed(["pipeline", "to-parquet", "--output", "/lake/t", *words]))
 
 
 def test_a_topic_is_read_from_its_beginning_in_batches_of_a_gigabyte() -> None:
@@ -64,10 +64,11 @@ def test_topics_are_named_or_chosen() -> None:
 
 
 def test_paths_of_this_machine_are_whole_and_urls_stay() -> None:
-    parse = build_parser().parse_args
-    assert read(parse(["pipeline", "to-parquet", TOPIC, "--output", "t"])).output == str(Path("t").absolute())
+    assert read(parsed(["pipeline", "to-parquet", TOPIC, "--output", "t"])).output == str(
+        Path("t").absolute()
+    )
     assert (
-        read(parse(["pipeline", "to-parquet", TOPIC, "--output", "s3a://lake/t/"])).work
+        read(parsed(["pipeline", "to-parquet", TOPIC, "--output", "s3a://lake/t/"])).work
         == "s3a://lake/_t.anabranch"
     )
 

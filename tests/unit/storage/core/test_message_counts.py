@@ -15,9 +15,15 @@ SOME = st.lists(st.integers(1, 1000), max_size=50)
 
 @given(st.lists(SOME, max_size=10))
 def test_the_newest_entries_are_counted_exactly(appended: list[list[int]]) -> None:
-    counts = MessageCounts()
+    counts, one_by_one = MessageCounts(), MessageCounts()
     for some in appended:
         counts.add(some)
+        for one in some:
+            one_by_one.add_one(one)
+    assert one_by_one.total == counts.total
+    assert [one_by_one.below(n) for n in range(counts.end + 1)] == [
+        counts.below(n) for n in range(counts.end + 1)
+    ]
     held = [count for some in appended for count in some]
     assert [counts.below(n) for n in range(len(held) + 1)] == list(accumulate(held, initial=0))
     assert (counts.end, counts.total) == (len(held), sum(held))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import count
 from random import Random
 
@@ -206,6 +207,24 @@ async def test_a_log_whose_writer_has_ended_is_taken_whole_for_all_topics_at_onc
     assert heir.stats()["object_puts"] + heir.stats()["object_gets"] == requests
     with pytest.raises(FencedError):
         await filled(old, LedgerId(50), [b"late"])
+
+
+class Refusing(MemoryBucket):
+    """A store that never says whether it has taken the first checkpoint, and has not."""
+
+    async def create(self, key: str, parts: Sequence[Buffer]) -> Created:
+        return Created.UNKNOWN if key.endswith("state/00000001") else await super().create(key, parts)
+
+
+async def test_the_last_checkpoint_waits_for_the_one_that_it_builds_on() -> None:
+    """What lies where is told by all checkpoints together: without one of them its entries could not be found."""
+    bucket = Refusing()
+    old = await started(bucket, replace(EAGER, checkpoint_bytes=1, close_seconds=0.1))
+    await filled(old, L1, [b"%d" % n for n in range(5)])
+    await old.close()
+    new = await started(bucket)
+    assert (await new.take(old.incarnation, None))[L1].entries_end == 5
+    assert await contents(new, L1, old.incarnation, 5) == [b"%d" % n for n in range(5)]
 
 
 async def test_takes_at_the_same_time_share_a_fence() -> None:

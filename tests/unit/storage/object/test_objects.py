@@ -97,6 +97,17 @@ def test_a_quiet_log_puts_at_once_and_a_busy_one_as_often_as_it_may() -> None:
     assert budget.wait(100) == pytest.approx(0.1), "large commits leave no debt"
 
 
+@pytest.mark.parametrize("now", [0.0, 1009.123456789, 1.7e9 + 0.1])
+def test_after_the_wait_there_is_something_left(now: float) -> None:
+    """Else a clock that jumps to the end of the wait would not go on."""
+    budget = PutBudget(50, 3, now)
+    for _ in range(10_000):
+        if wait := budget.wait(now):
+            now += wait
+            assert budget.wait(now) == 0
+        budget.take(now)
+
+
 def test_without_a_bound_nothing_waits() -> None:
     budget = PutBudget(0, 1, now=0)
     for _ in range(100):

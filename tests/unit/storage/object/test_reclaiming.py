@@ -15,7 +15,7 @@ from anabranch.storage.object.medium import ObjectMedium
 from anabranch.storage.object.memory_bucket import MemoryBucket
 from anabranch.storage.object.object_store import ObjectLogStore
 from anabranch.storage.object.policy import ObjectLogPolicy
-from anabranch.storage.port import LiveLedger, LogMissingError
+from anabranch.storage.port import FencedError, LiveLedger, LogMissingError
 from unit.storage.object.test_object_store import contents, filled
 from unit.storage.owners import Owner
 
@@ -191,6 +191,31 @@ async def test_commits_that_are_deleted_while_their_log_is_taken_are_no_gaps() -
     assert len(await heir.read(L1, old.incarnation, 5, 10, 100, 1 << 20)) == 5
     third = await started(bucket, is_sole=False)
     assert (await third.take(old.incarnation, None))[L1].entries_end == 10
+
+
+async def test_a_fence_among_numbers_that_were_deleted_holds_nobody() -> None:
+    """A broker that slept between reading the checkpoint and listing finds nothing where the log began, and puts its
+    fence there: far below what the writer confirms by now."""
+    bucket = Interrupted()
+    old = await started(bucket, is_sole=False)
+    old.retain([])
+    owner = Owner()
+    writer = old.open_ledger(L1, owner, "public/default")
+    writer.append(b"kept", 1)
+    await owner.until(1)
+    # Acknowledgements: once they are in a checkpoint, nothing lives in their commits.
+    for n in range(30):
+        writer.append_state(b"%d" % n)
+        await owner.until(states=n + 1)
+
+    bucket.meanwhile = old.reclaim
+    heir = await started(bucket, is_sole=False)
+    taken = (await heir.take(old.incarnation, [L1]))[L1]
+    assert taken.entries_end == 1
+    writer.append(b"late", 1)
+    with pytest.raises(FencedError):
+        await owner.until(2)
+    assert owner.entries_end == 1
 
 
 async def play(seed: int) -> None:

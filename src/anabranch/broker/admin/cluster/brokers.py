@@ -32,7 +32,7 @@ routes = Routes("/admin/v2/brokers", tag="brokers")
 @routes.get("/health", is_text=True)
 async def health(services: AdminServices, brokerId: str = "", details: bool = False) -> str:
     """`ok` if an entry was stored and read back just now. 503 while publishing is impossible.
-    `brokerId` asks for another broker's health. `details` adds lines about the disk and whoever is held back."""
+    `brokerId` asks for another broker's health. `details` adds lines: the disk, and who is held back."""
     if brokerId:
         _check_this(services, brokerId)
     if services.shared is not None and not services.registry.is_registered:

@@ -68,7 +68,7 @@ class LeaderView:
         self._changes = 0
         # The number of the last change of each key, also of those that are gone, in the order of the changes.
         self._changed: dict[str, int] = {}
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], None] = {}  # In the order in which they came.
         leading.on_change(self._leadership_changed)
 
     def serve(self, handlers: PeerHandlers) -> None:
@@ -150,13 +150,13 @@ class LeaderView:
         after = asked.after if asked.view == view else 0
         if asked.view == view and after >= self._changes:
             told: asyncio.Future[None] = loop.create_future()
-            self._waiting.add(told)
+            self._waiting[told] = None
             try:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(min(asked.wait_s, FOLLOW_WAIT_S)):
                         await told
             finally:
-                self._waiting.discard(told)
+                self._waiting.pop(told, None)
             self._check_leads()
             if view != self._name:
                 after = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+_NOTHING: Final = 1e-6
 _RECENT: Final = 128
 # Fewer durations than this say nothing about what is long.
 _RECENT_MIN: Final = 16
@@ -26,7 +27,9 @@ class PutBudget:
         if not self._per_second:
             return 0.0
         self._refill(now)
-        return max(0.0, (1.0 - self._left) / self._per_second)
+        # Time that has passed adds up with errors of rounding: what is missing to a whole may be nothing.
+        missing = 1.0 - self._left
+        return missing / self._per_second if missing > _NOTHING else 0.0
 
     def take(self, now: float) -> None:
         """A put is made, whether or not anything is left: those that carry much are not delayed."""

@@ -67,9 +67,18 @@ class LedgerFold:
     # A record could not be read. What follows is kept, and deltas wait for a state in full.
     is_stale: bool = False
     is_damaged: bool = False
+    # Messages in the entries; -1 if not known.
+    messages: int = 0
 
     def add_run(
-        self, first: int, entries: int, size: int, states: Sequence[StateRow], *, is_good: bool = True
+        self,
+        first: int,
+        entries: int,
+        size: int,
+        states: Sequence[StateRow],
+        *,
+        messages: int = 0,
+        is_good: bool = True,
     ) -> bool:
         """False if the run does not count, because one before it is missing."""
         follows = first == self.entries_end and (
@@ -81,6 +90,8 @@ class LedgerFold:
         self.is_damaged = self.is_damaged or not is_good
         self.entries_end = first + entries
         self.size += size
+        if self.messages >= 0:
+            self.messages += messages
         for number, kind, data in states:
             if kind == fmt.SNAPSHOT:
                 self.snapshot, self.deltas, self.is_stale = data, [], False
@@ -98,7 +109,7 @@ class LedgerFold:
                 self.is_cut = True
                 return
             self.entries_end, self.state_end = part.entries_end, part.state_end
-        self.size = part.size
+        self.size, self.messages = part.size, part.messages
         self.snapshot, self.deltas, self.is_stale = part.snapshot, list(part.deltas), False
 
     @property
@@ -106,4 +117,4 @@ class LedgerFold:
         return bool(self.entries_end or self.state_end)
 
     def state(self) -> LedgerState:
-        return LedgerState(self.entries_end, self.snapshot, tuple(self.deltas), self.size)
+        return LedgerState(self.entries_end, self.snapshot, tuple(self.deltas), self.size, self.messages)

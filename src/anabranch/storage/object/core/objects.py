@@ -173,6 +173,7 @@ class LedgerNote(msgspec.Struct, array_like=True):
     is_damaged: bool
     # The first number that holds a fence for it; 0 for none.
     fence: int
+    messages: int = -1
 
     @staticmethod
     def of(ledger: int, fold: LedgerFold, fence: int) -> LedgerNote:
@@ -189,6 +190,7 @@ class LedgerNote(msgspec.Struct, array_like=True):
             fold.is_stale,
             fold.is_damaged,
             fence,
+            fold.messages,
         )
 
     def fold(self) -> LedgerFold:
@@ -203,6 +205,7 @@ class LedgerNote(msgspec.Struct, array_like=True):
             self.is_cut,
             self.is_stale,
             self.is_damaged,
+            self.messages,
         )
 
 

@@ -220,7 +220,11 @@ async def test_key_value_schemas_are_sent_and_shown_with_both_parts_in_them(rest
     value["fields"].append({"name": "b", "type": "string"})  # type: ignore[attr-defined]
     sent["schema"] = json.dumps({"key": "", "value": value})
     answer = (await rest.call("POST", f"{path}/compatibility", json=sent)).json()
-    assert answer == {"compatibility": False, "schemaCompatibilityStrategy": "FULL"}
+    assert answer == {
+        "compatibility": False,
+        "schemaCompatibilityStrategy": "FULL",
+        "reason": "field b is missing on one side and has no default",
+    }
     await rest.refused("POST", f"{path}/schema", 422, json={**sent, "schema": "[]"})
 
 

@@ -17,7 +17,7 @@ from anabranch.model import buckets
 from anabranch.model.buckets import Splits
 from anabranch.model.hidden_writes import WriteBatch
 from anabranch.model.names import TopicName
-from anabranch.model.scalable import ConsumerRecord, SubscriptionKind, consumer_path, scalable_name
+from anabranch.model.scalable import ConsumerRecord, SubscriptionKind, consumer_path
 from anabranch.model.segments import Segment, SegmentId
 from anabranch.wire import pulsar_pb2 as pb
 from harness.simple_client import Client, Consumer, Hidden, Producer
@@ -153,8 +153,8 @@ async def test_a_bucket_moves_with_the_records_once_its_owner_has_acknowledged(s
     assert bodies(await take(a, 1)) == [b"0"]
     assert subscription_stats(subscription)["entryBucketsWithheld"] == 1
     page = (await shared.cluster.first.http.get("/metrics")).text
-    name = shared.name
-    labels = f'topic="{scalable_name(name)}",segment="{name.segment}",subscription="sub"'
+    topic, _, segment = str(shared.name).removeprefix("segment://").rpartition("/")
+    labels = f'namespace="public/default",topic="topic://{topic}",segment="{segment}",subscription="sub"'
     for figure, value in {
         "entry_buckets": 4,
         "sharers": 2,
