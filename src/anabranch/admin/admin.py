@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, Protocol
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from anabranch.admin import rest
 from anabranch.admin.figures import (
@@ -25,7 +25,7 @@ from anabranch.admin.figures import (
     registered_schema,
     topic_figures,
 )
-from anabranch.admin.rest import RestRefused
+from anabranch.admin.rest import RestRefused, path_part
 from anabranch.client.errors import BadArgument
 from anabranch.client.security import Security, Token
 from anabranch.model.names import Domain, NamespaceName, TopicName
@@ -192,10 +192,12 @@ class TopicAdmin(_Part):
         await self._ask("PUT", f"{_path(TopicName.parse(topic))}/unload")
 
     async def grant(self, topic: str, role: str, actions: Sequence[Action]) -> None:
-        await self._ask("POST", f"{_path(TopicName.parse(topic))}/permissions/{_part(role)}", list(actions))
+        await self._ask(
+            "POST", f"{_path(TopicName.parse(topic))}/permissions/{path_part(role)}", list(actions)
+        )
 
     async def revoke(self, topic: str, role: str) -> None:
-        await self._ask("DELETE", f"{_path(TopicName.parse(topic))}/permissions/{_part(role)}")
+        await self._ask("DELETE", f"{_path(TopicName.parse(topic))}/permissions/{path_part(role)}")
 
 
 class SubscriptionAdmin(_Part):
@@ -255,12 +257,12 @@ class SubscriptionAdmin(_Part):
         )
 
     async def skip(self, topic: str, subscription: str, count: int) -> None:
-        """Skips the next entries of a classic topic's subscription."""
-        await self._ask("POST", f"{_of(TopicName.parse(topic), subscription)}/skip/{count}")
+        """Skips the next entries; of a scalable topic by their publish times, whichever segments they are in."""
+        await self._ask("POST", f"{_one(TopicName.parse(topic), subscription)}/skip/{count}")
 
     async def expire(self, topic: str, subscription: str, older_than_s: int) -> None:
         """Skips what was published longer ago than that."""
-        await self._ask("POST", f"{_of(TopicName.parse(topic), subscription)}/expireMessages/{older_than_s}")
+        await self._ask("POST", f"{_one(TopicName.parse(topic), subscription)}/expireMessages/{older_than_s}")
 
     async def seek(
         self, topic: str, subscription: str, to: datetime | int | Literal["earliest", "latest"]
@@ -290,18 +292,18 @@ class TenantAdmin(_Part):
         """Makes a tenant that may use every cluster; `admin_roles` may change all that is in it."""
         clusters = await self._ask("GET", "/admin/v2/clusters")
         wanted = {"adminRoles": list(admin_roles), "allowedClusters": clusters}
-        await self._ask("PUT", f"/admin/v2/tenants/{_part(tenant)}", wanted)
+        await self._ask("PUT", f"/admin/v2/tenants/{path_part(tenant)}", wanted)
 
     async def delete(self, tenant: str, *, force: bool = False) -> None:
         """Deletes a tenant without namespaces; with `force`, and where the broker allows it, with all that is in it."""
-        await self._ask("DELETE", f"/admin/v2/tenants/{_part(tenant)}?force={_bool(force)}")
+        await self._ask("DELETE", f"/admin/v2/tenants/{path_part(tenant)}?force={_bool(force)}")
 
 
 class NamespaceAdmin(_Part):
     """Namespaces: made, emptied and deleted. Their policies are those of `policies`."""
 
     async def names(self, tenant: str) -> list[str]:
-        return sorted(await self._ask("GET", f"/admin/v2/namespaces/{_part(tenant)}"))
+        return sorted(await self._ask("GET", f"/admin/v2/namespaces/{path_part(tenant)}"))
 
     async def create(self, namespace: str, *, bundles: int | None = None) -> None:
         """Makes a namespace; `bundles` is the number of shares in which brokers divide its topics."""
@@ -314,7 +316,7 @@ class NamespaceAdmin(_Part):
 
     async def clear_backlog(self, namespace: str, subscription: str | None = None) -> None:
         """Skips everything published so far, for that subscription or for all, in every topic."""
-        tail = "" if subscription is None else f"/{_part(subscription)}"
+        tail = "" if subscription is None else f"/{path_part(subscription)}"
         await self._ask("POST", f"{_namespace(namespace)}/clearBacklog{tail}")
 
     async def unload(self, namespace: str) -> None:
@@ -327,10 +329,10 @@ class NamespaceAdmin(_Part):
         return found
 
     async def grant(self, namespace: str, role: str, actions: Sequence[Action]) -> None:
-        await self._ask("POST", f"{_namespace(namespace)}/permissions/{_part(role)}", list(actions))
+        await self._ask("POST", f"{_namespace(namespace)}/permissions/{path_part(role)}", list(actions))
 
     async def revoke(self, namespace: str, role: str) -> None:
-        await self._ask("DELETE", f"{_namespace(namespace)}/permissions/{_part(role)}")
+        await self._ask("DELETE", f"{_namespace(namespace)}/permissions/{path_part(role)}")
 
 
 class PolicyAdmin(_Part):
@@ -456,11 +458,11 @@ class BrokerAdmin(_Part):
 
     async def change_setting(self, name: str, value: str) -> None:
         """Changes a setting that can be changed while brokers run, for all of them."""
-        await self._ask("POST", f"/admin/v2/brokers/configuration/{_part(name)}/{_part(value)}")
+        await self._ask("POST", f"/admin/v2/brokers/configuration/{path_part(name)}/{path_part(value)}")
 
     async def reset_setting(self, name: str) -> None:
         """The setting has again the value with which each broker was started."""
-        await self._ask("DELETE", f"/admin/v2/brokers/configuration/{_part(name)}")
+        await self._ask("DELETE", f"/admin/v2/brokers/configuration/{path_part(name)}")
 
 
 class Admin:
@@ -510,10 +512,6 @@ def connect(
 # -- paths
 
 
-def _part(text: str) -> str:
-    return quote(text, safe="")
-
-
 def _bool(value: bool) -> str:
     return "true" if value else "false"
 
@@ -526,13 +524,18 @@ def _path(name: TopicName) -> str:
     if name.domain is Domain.SEGMENT:
         raise BadArgument(f"{name} is a segment: name its topic, topic://{name.namespace}/{name.local}")
     if name.domain is Domain.TOPIC:
-        return f"/admin/v2/scalable/{name.namespace}/{_part(name.local)}"
+        return f"/admin/v2/scalable/{name.namespace}/{path_part(name.local)}"
     return f"/admin/v2/{name.rest_path}"
 
 
 def _of(name: TopicName, subscription: str) -> str:
     kind = "subscriptions" if name.domain is Domain.TOPIC else "subscription"
-    return f"{_path(name)}/{kind}/{_part(subscription)}"
+    return f"{_path(name)}/{kind}/{path_part(subscription)}"
+
+
+def _one(name: TopicName, subscription: str) -> str:
+    """Where both kinds of topics have the same routes."""
+    return f"{_path(name)}/subscription/{path_part(subscription)}"
 
 
 def _namespace(namespace: str) -> str:
@@ -556,7 +559,7 @@ def _auto_scale(where: str) -> str:
 
 def _schemas(topic: str) -> str:
     name = TopicName.parse(topic)
-    return f"/admin/v2/schemas/{name.namespace}/{_part(name.local)}"
+    return f"/admin/v2/schemas/{name.namespace}/{path_part(name.local)}"
 
 
 def _ms(to: datetime | int | str) -> int:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from anabranch.errors import AnabranchError
+from anabranch.model.names import InvalidName
 from anabranch.model.redirects import UnsafeRedirect, redirected
 
 if TYPE_CHECKING:
@@ -48,6 +49,14 @@ class Words:
 
 
 IN_PYTHON: Final = Words("the URL", "tls_trust_certs_file")
+
+
+def path_part(text: str) -> str:
+    """The name as one word of a path. InvalidName for those that paths leave out: the request would be about all that
+    there is above, every subscription instead of one."""
+    if text in ("", ".", ".."):
+        raise InvalidName(f"{text!r} is no name that a request can have in its path")
+    return urllib.parse.quote(text, safe="")
 
 
 def call(

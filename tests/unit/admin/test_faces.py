@@ -17,6 +17,7 @@ from anabranch.admin import RestRefused, admin, blocking
 from anabranch.broker.admin.http.route_table import RouteTable
 from anabranch.broker.policy.catalogue import CATALOGUE
 from anabranch.broker.rest import TABLES
+from anabranch.model.names import InvalidName
 from harness.scripted_http import Asked, ScriptedHttp
 
 ROUTES = RouteTable(route for routes in TABLES for route in routes)
@@ -96,6 +97,8 @@ REQUESTS: list[tuple[str, str, tuple[Any, ...], dict[str, Any], str, str, Any]] 
     ("subscriptions", "skip_all", (S, "s"), {}, "POST", f"{SCALABLE}/subscriptions/s/skip-all", None),
     ("subscriptions", "skip_all", (C, "s"), {}, "POST", f"{CLASSIC}/subscription/s/skip_all", None),
     ("subscriptions", "skip", (C, "s", 5), {}, "POST", f"{CLASSIC}/subscription/s/skip/5", None),
+    ("subscriptions", "skip", (S, "s", 5), {}, "POST", f"{SCALABLE}/subscription/s/skip/5", None),
+    ("subscriptions", "expire", (S, "s", 60), {}, "POST", f"{SCALABLE}/subscription/s/expireMessages/60", None),
     ("subscriptions", "expire", (C, "s", 60), {}, "POST", f"{CLASSIC}/subscription/s/expireMessages/60", None),
     ("subscriptions", "seek", (S, "s", "earliest"), {}, "POST", f"{SCALABLE}/subscriptions/s/seek?timestamp=0", None),
     ("subscriptions", "seek", (S, "s", "latest"), {}, "POST", f"{SCALABLE}/subscriptions/s/skip-all", None),
@@ -233,6 +236,22 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_asked(
 ) -> None:
     with pytest.raises(anabranch.BadArgument, match=says):
         getattr(getattr(blocking.connect(rest.url), part), method)(*args, **options)
+    assert rest.asked == []
+
+
+@pytest.mark.parametrize("name", ["", ".", ".."])
+def test_an_empty_name_is_not_every_name(rest: ScriptedHttp, name: str) -> None:
+    admin = blocking.connect(rest.url)
+    for ask in (
+        lambda: admin.namespaces.clear_backlog("public/default", name),
+        lambda: admin.subscriptions.delete(C, name),
+        lambda: admin.subscriptions.skip_all(S, name),
+        lambda: admin.subscriptions.expire(C, name, 0),
+        lambda: admin.topics.revoke(C, name),
+        lambda: admin.tenants.delete(name),
+    ):
+        with pytest.raises(InvalidName, match="is no name"):
+            ask()
     assert rest.asked == []
 
 

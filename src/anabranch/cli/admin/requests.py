@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from anabranch.admin.rest import path_part
 from anabranch.cli.admin import scalable_rest
 from anabranch.cli.admin.rest import RestRefused, call
 from anabranch.cli.parsing.admin_options import declare_group
@@ -112,7 +113,8 @@ def _asked(request: Request, arguments: argparse.Namespace, body: Any) -> Any:
 def path_of(request: Request, arguments: argparse.Namespace) -> str:
     given = {argument.field: getattr(arguments, argument.field) for argument in request.arguments}
     url = arguments.admin_url
-    path = request.path.format(**{name: _quoted(name, value, url) for name, value in given.items()})
+    named = {name: value for name, value in given.items() if f"{{{name}}}" in request.path}
+    path = request.path.format(**{name: _quoted(name, value, url) for name, value in named.items()})
     query = [
         (argument.query, str(value).lower() if isinstance(value, bool) else value)
         for argument in request.arguments
@@ -137,8 +139,8 @@ def _quoted(name: str, value: Any, url: str) -> str:
     if name == "schema_topic":
         return TopicName.parse(value).schema_path
     if name in ("version", "subscription", "bundle"):  # An optional part of the path.
-        return "" if value is None else "/" + quote(str(value), safe="")
+        return "" if value is None else "/" + path_part(str(value))
     if name == "value":
         # Pulsar's own client encodes values of settings twice, and brokers decode them twice.
         value = quote(str(value), safe="")
-    return quote(str(value), safe="")
+    return path_part(str(value))

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import argparse
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
+from anabranch.admin.rest import path_part
 from anabranch.cli.admin import peek, scalable_rest
 from anabranch.cli.admin.rest import call
 from anabranch.cli.admin.topics import stats
@@ -104,7 +105,7 @@ def _classic(arguments: argparse.Namespace, name: TopicName) -> None:
     if arguments.action == "stats":
         _stats(arguments, str(name), stats(url, topic))
         return
-    path = f"{topic}/subscription/{quote(arguments.subscription, safe='')}"
+    path = f"{topic}/subscription/{path_part(arguments.subscription)}"
     found: Any = None
     match arguments.action:
         case "create":
@@ -216,8 +217,8 @@ def _scalable(arguments: argparse.Namespace, topic: TopicName) -> None:
     if arguments.action == "stats":
         _stats(arguments, str(topic), scalable_rest.stats(url, topic))
         return
-    path = f"{scalable_rest.rest_path(topic)}/subscriptions/{quote(arguments.subscription, safe='')}"
-    one = f"{scalable_rest.rest_path(topic)}/subscription/{quote(arguments.subscription, safe='')}"
+    path = f"{scalable_rest.rest_path(topic)}/subscriptions/{path_part(arguments.subscription)}"
+    one = f"{scalable_rest.rest_path(topic)}/subscription/{path_part(arguments.subscription)}"
     found: Any = None
     match arguments.action:
         case "create":

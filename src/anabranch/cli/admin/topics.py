@@ -11,6 +11,7 @@ import functools
 from typing import Any
 from urllib.parse import quote
 
+from anabranch.admin.rest import path_part
 from anabranch.cli.admin import peek, scalable, scalable_rest
 from anabranch.cli.admin.entry_ids import entry_path
 from anabranch.cli.admin.rest import RestRefused, call
@@ -123,9 +124,9 @@ def _classic(arguments: argparse.Namespace, url: str, name: TopicName) -> None:
         case "unload" if arguments.dest:
             call(url, "PUT", f"{path}/unload?destinationBroker={quote(arguments.dest, safe='')}")
         case "grant-permission":
-            call(url, "POST", f"{path}/permissions/{quote(arguments.role, safe='')}", arguments.actions)
+            call(url, "POST", f"{path}/permissions/{path_part(arguments.role)}", arguments.actions)
         case "revoke-permission":
-            call(url, "DELETE", f"{path}/permissions/{quote(arguments.role, safe='')}")
+            call(url, "DELETE", f"{path}/permissions/{path_part(arguments.role)}")
         case other:
             method, tail = SIMPLE[other]
             found = call(url, method, f"{path}/{tail}")

@@ -6,8 +6,8 @@ import argparse
 import re
 from datetime import datetime
 from typing import Any, Final, Literal, cast
-from urllib.parse import quote
 
+from anabranch.admin.rest import path_part
 from anabranch.cli.admin import rest
 from anabranch.cli.messages.last_messages import Opened, from_message
 from anabranch.cli.messages.resolve_topic import FoundTopic
@@ -72,7 +72,7 @@ def subscribed_at(arguments: argparse.Namespace, found: FoundTopic | None, start
     rest.ask_as(security_of(arguments))
     kind = "persistent" if found.is_classic else "scalable"
     base = f"/admin/v2/{kind}/{topic_path(str(found.name)).partition('/')[2]}"
-    name = quote(arguments.subscription, safe="")
+    name = path_part(arguments.subscription)
     time_ms = max(0, round(start.timestamp() * 1000))
 
     def ask(method: str, path: str, body: Any = None) -> Any:

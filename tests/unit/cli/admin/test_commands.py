@@ -454,6 +454,10 @@ def test_options_of_a_group_may_stand_before_its_action_or_behind(
         (["stats", "--watch", "--interval", "0"], "--interval"),
         (["config", "show", "maxMesageSize"], "did you mean maxMessageSize?"),
         (["namespaces", "unload", "public/default", "-d", "localhost:8080"], "needs --bundle"),
+        # A variable that is not set: the backlogs of all other subscriptions must stay.
+        (["namespaces", "clear-backlog", "public/default", "-s", ""], "'' is no name"),
+        (["subscriptions", "delete", "persistent://a/b/c", ".."], "'..' is no name"),
+        (["subscriptions", "skip-all", "persistent://a/b/c", ""], "'' is no name"),
         (["config", "show", "--set", "logLevel=loud"], "debug, info, warning, error"),
     ],
 )
