@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -242,14 +242,15 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_asked(
 @pytest.mark.parametrize("name", ["", ".", ".."])
 def test_an_empty_name_is_not_every_name(rest: ScriptedHttp, name: str) -> None:
     admin = blocking.connect(rest.url)
-    for ask in (
+    asks: tuple[Callable[[], Any], ...] = (
         lambda: admin.namespaces.clear_backlog("public/default", name),
         lambda: admin.subscriptions.delete(C, name),
         lambda: admin.subscriptions.skip_all(S, name),
         lambda: admin.subscriptions.expire(C, name, 0),
         lambda: admin.topics.revoke(C, name),
         lambda: admin.tenants.delete(name),
-    ):
+    )
+    for ask in asks:
         with pytest.raises(InvalidName, match="is no name"):
             ask()
     assert rest.asked == []
