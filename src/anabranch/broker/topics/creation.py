@@ -69,7 +69,7 @@ class NewTopics:
     async def create_partitioned(
         self, name: TopicName, count: int, properties: dict[str, str] | None = None
     ) -> None:
-        """Creates the record of a partitioned topic, on request or by use, if the name is free."""
+        """Creates the record of a partitioned topic, if the name is free."""
         if await self._is_scalable(name):
             raise _taken(name)
         await self._resources.create_partitioned(name, count, properties)

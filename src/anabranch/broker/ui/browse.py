@@ -18,7 +18,7 @@ from typing import Any, Final
 from anabranch.broker.admin.http.errors import RestError
 from anabranch.broker.catalog.schemas import StoredSchema
 from anabranch.broker.errors import BrokerError, TopicNotFoundError
-from anabranch.broker.ui import avro_bounds
+from anabranch.broker.security.rights import NotAuthorizedError
 from anabranch.broker.ui.sources import PageSources
 from anabranch.controller.records import Records
 from anabranch.errors import AnabranchError, MalformedFrame
@@ -29,6 +29,7 @@ from anabranch.storage.port import Buffer, LogError
 from anabranch.storage.topic.topic_log import TopicLog
 from anabranch.wire import entry as wire_entry
 from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.avro_bounds import AvroBounds, AvroLimits
 from anabranch.wire.batch import decompress, split_batch
 
 SHOWN_MAX: Final = 100
@@ -43,6 +44,7 @@ LOOK_UNPACKED_MAX: Final = 256 << 20
 LOOK_MESSAGES_MAX: Final = 200_000
 # Longer JSON is shown as it was sent.
 JSON_BYTES_MAX: Final = 64 * 1024
+AVRO_LIMITS: Final = AvroLimits(schema_bytes=256 * 1024, body_bytes=64 * 1024, values=20_000, depth=60)
 TEXT_MAX: Final = 4000
 
 
@@ -81,7 +83,11 @@ async def messages_json(sources: PageSources, role: str, topic: TopicName, look:
     Messages are for roles that may consume them: administering the topic is not enough."""
     record = await Records(sources.metadata).get(topic)
     classic = TopicName(Domain.PERSISTENT, topic.namespace, topic.local)
-    await sources.rights.consume(role, classic if record is None else topic)
+    try:
+        await sources.rights.consume(role, classic if record is None else topic)
+    except NotAuthorizedError as error:
+        # A refusal does not tell which kind of topic there is, nor whether there is one.
+        raise NotAuthorizedError(str(error).replace(str(classic), str(topic))) from None
     parts = await _parts(sources, classic) if record is None else _segments(topic, record)
     versions = await sources.schemas.versions(classic)
     found: list[dict[str, Any]] = []
@@ -270,10 +276,11 @@ def _json(body: bytes) -> str:
 
 def _avro(definition: bytes, body: bytes) -> Any:
     """Raises ImportError without the package: the broker itself needs none."""
-    schema = avro_bounds.check(definition, body)
+    bounds = AvroBounds(definition, AVRO_LIMITS)
+    bounds.check(body)
     import fastavro
 
-    return fastavro.schemaless_reader(io.BytesIO(body), schema, None)
+    return fastavro.schemaless_reader(io.BytesIO(body), bounds.schema, None)
 
 
 def _text(value: str | bytes) -> str:

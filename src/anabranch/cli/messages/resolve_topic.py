@@ -13,7 +13,7 @@ from typing import Final
 from anabranch.client.errors import AccessFailed, ConnectionLost, RequestRefused, TimedOut, Unsupported
 from anabranch.client.options import check_service_url
 from anabranch.client.schema.schemas import version_of
-from anabranch.client.security import NOBODY, Security
+from anabranch.client.security import NOBODY, TLS_SCHEME, Security
 from anabranch.client.transport.attachment import Backoff, SilentPart, troubles
 from anabranch.client.transport.connection import ClientConnection, PartKind
 from anabranch.client.transport.core.refusals import Meaning, RefusedPart, meaning
@@ -32,7 +32,8 @@ class FoundTopic:
 
     name: TopicName  # With its actual domain.
     segments: int  # The segments of the latest generation, or the partitions.
-    admin_url: str = ""  # The admin URL of the broker, if it names one.
+    # The admin URL of the broker, if it names one that credentials may be sent to.
+    admin_url: str = ""
     layout: SegmentLayout | None = None
     schema: pb.Schema | None = None  # The latest of the topic, if it is to be produced to.
 
@@ -74,7 +75,8 @@ async def find(
     watch = LayoutWatch(connections, topic, Backoff(random.Random()))
     with troubles() as trouble:
         try:
-            admin_url = (await _service(connections, service_url)).http_url
+            named = (await _service(connections, service_url)).http_url
+            admin_url = named if _is_as_safe(named, service_url, security or NOBODY) else ""
             async with asyncio.timeout(ANSWER_MAX_S):
                 await watch.open(create=create)
                 layout = watch.layout
@@ -95,6 +97,12 @@ async def find(
         finally:
             await watch.close()
             await connections.close()
+
+
+def _is_as_safe(admin_url: str, service_url: str, security: Security) -> bool:
+    """Whether requests there keep a token or password as secret as the connection to the broker does."""
+    is_secret = service_url.startswith(f"{TLS_SCHEME}://") and security.method in ("token", "basic")
+    return not is_secret or admin_url.startswith("https://")
 
 
 def _checked(service_url: str) -> str:

@@ -66,7 +66,8 @@ def subscribed_at(arguments: argparse.Namespace, found: FoundTopic | None, start
         )
     if not found.admin_url:
         raise UsageError(
-            f"--start {arguments.start}: the broker names no admin REST; give earliest or latest"
+            f"--start {arguments.start}: the broker names no admin REST that your credentials may be sent to; give "
+            "earliest or latest"
         )
     rest.ask_as(security_of(arguments))
     kind = "persistent" if found.is_classic else "scalable"

@@ -12,11 +12,12 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from anabranch.client.errors import SchemaMismatch
+from anabranch.client.errors import BadArgument, SchemaMismatch
 from anabranch.client.schema.avro import AvroSchema
 from anabranch.client.schema.schemas import JsonSchema, Schema, StringSchema
 from anabranch.errors import AnabranchError
 from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.avro_bounds import AvroBounds, AvroLimits
 
 # Versions that are remembered. A topic has few; but producers may name versions that it never had.
 VERSIONS_MAX: Final = 1000
@@ -34,6 +35,8 @@ _NUMBERS: Final[Mapping[pb.Schema.Type, struct.Struct]] = {
 }
 _MILLISECONDS: Final = struct.Struct(">q")
 _TIMES: Final = frozenset({pb.Schema.Date, pb.Schema.Timestamp})
+
+_AVRO_LIMITS: Final = AvroLimits(schema_bytes=8 << 20, body_bytes=64 << 20, values=2_000_000, depth=200)
 
 Decode = Callable[[bytes], Any]
 
@@ -121,7 +124,7 @@ def decoder_of(writer: pb.Schema) -> Decode | None:
     if kind == pb.Schema.Json:
         return JsonSchema().decode
     if kind == pb.Schema.Avro:
-        return AvroSchema(definition=writer.schema_data.decode()).decode
+        return _avro(writer.schema_data)
     if kind == pb.Schema.String:
         return StringSchema().decode
     if kind in _NUMBERS:
@@ -129,6 +132,24 @@ def decoder_of(writer: pb.Schema) -> Decode | None:
     if kind in _TIMES:
         return _time
     return None
+
+
+def _avro(definition: bytes) -> Decode:
+    # The schema and the payload are strangers' here: together they could end the process.
+    try:
+        bounds = AvroBounds(definition, _AVRO_LIMITS)
+    except Exception as error:
+        raise BadArgument(f"not an Avro definition that is used here: {error}") from error
+    schema = AvroSchema(definition=definition.decode())
+
+    def decode(payload: bytes) -> Any:
+        try:
+            bounds.check(payload)
+        except Exception as error:  # Damaged bytes can raise anything.
+            raise SchemaMismatch(f"the payload does not fit the schema: {error}") from error
+        return schema.decode(payload)
+
+    return decode
 
 
 def _time(payload: bytes) -> datetime.datetime:

@@ -125,7 +125,11 @@ async def test_messages_are_for_those_who_may_consume_them(name: str) -> None:
         assert values(await look(rest, "t")) == ["secret"]
     authorizer = Refusing("consume")
     async with serving(store, authorizer=authorizer) as rest:
-        assert "secret" not in await rest.refused("GET", f"{PATH}/t", 403)
+        told = await rest.refused("GET", f"{PATH}/t", 403)
+        assert "secret" not in told
+        # Not even which kind of topic it is.
+        assert "topic://public/default/t" in told
+        assert "persistent://" not in told
         assert authorizer.asked == [f"consume {name}"]
 
 

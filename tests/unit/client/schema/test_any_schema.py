@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import struct
+import subprocess
+import sys
 from datetime import UTC, datetime
 from typing import Any
 
@@ -76,3 +79,25 @@ def test_versions_that_are_remembered_are_bounded() -> None:
 def test_numbers_are_not_cut_to_fit(kind: Any, value: object) -> None:
     with pytest.raises(SchemaMismatch):
         NumberSchema(kind).encode(value)
+
+
+LINKED = {"type": "record", "name": "A", "fields": [{"name": "a", "type": ["null", "A"]}]}
+
+
+@pytest.mark.parametrize(
+    ("definition", "payload"),
+    [(LINKED, b"\x02" * 1_000_000), ({"type": "array", "items": "null"}, b"\x80\x80\x80\x80\x80\x20\0")],
+)
+def test_an_avro_message_of_a_stranger_does_not_end_the_process(definition: Any, payload: bytes) -> None:
+    pytest.importorskip("fastavro")
+    code = (
+        "import sys; from anabranch.client.schema.any import AnySchema; from anabranch.wire import pulsar_pb2 as pb;"
+        "found = AnySchema(); payload = sys.stdin.buffer.read();"
+        "found.learn(b'1', pb.Schema(name='x', type=pb.Schema.Avro, schema_data=sys.argv[1].encode()))\n"
+        "try: found.decode(payload, b'1')\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(definition)], input=payload, capture_output=True, check=True
+    )
+    assert done.stdout.startswith(b"SchemaMismatch the payload does not fit the schema")

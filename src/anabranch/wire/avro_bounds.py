@@ -1,71 +1,80 @@
-"""Whether an Avro value may be decoded within the broker: it is small, flat and as long as its schema says. Pure.
+"""Whether an Avro value may be decoded: it is small, flat and as long as its schema says. Pure.
 
-A few bytes of Avro can ask for anything: items that take no byte, in any number, or records in records until the stack
-of the decoding library, and the broker with it, is gone. So a value is walked first, by its schema and with a budget.
+For brokers and tools, which decode values of any topic. A few bytes of Avro can ask for anything: items that take no
+byte, in any number, or records in records until the stack of the decoding library, and the process with it, is gone. So
+a value is walked first, by its schema and with a budget.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from anabranch.errors import MalformedFrame
-
-SCHEMA_BYTES_MAX: Final = 256 * 1024
-BODY_BYTES_MAX: Final = 64 * 1024
-VALUES_MAX: Final = 20_000
-DEPTH_MAX: Final = 60
 
 _SIZES: Final = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 
 
-def check(definition: bytes, body: bytes) -> Any:
-    """The parsed schema, if that value of it may be decoded. MalformedFrame or another error otherwise."""
-    if len(definition) > SCHEMA_BYTES_MAX or len(body) > BODY_BYTES_MAX:
-        raise MalformedFrame(
-            f"an Avro value of {len(body)} bytes, or its schema, is too large to be decoded here"
-        )
-    schema = json.loads(definition)
-    walk = _Walk(body)
-    walk.learn(schema, "")
-    walk.value(schema, "", 0)
-    return schema
+class AvroLimits(NamedTuple):
+    schema_bytes: int
+    body_bytes: int
+    values: int
+    depth: int
+
+
+class AvroBounds:
+    """For values of one schema. Any error of its methods means that the value is not to be decoded."""
+
+    def __init__(self, definition: bytes, limits: AvroLimits) -> None:
+        if len(definition) > limits.schema_bytes:
+            raise MalformedFrame(f"an Avro schema of {len(definition)} bytes is too large to be used here")
+        self.schema = json.loads(definition)
+        self._limits = limits
+        # Schemas by their full names, with the namespace that names inside them are in.
+        self._named: dict[str, tuple[Any, str]] = {}
+        _learn(self.schema, "", self._named)
+
+    def check(self, body: bytes) -> None:
+        if len(body) > self._limits.body_bytes:
+            raise MalformedFrame(f"an Avro value of {len(body)} bytes is too large to be decoded here")
+        _Walk(body, self._named, self._limits).value(self.schema, "", 0)
+
+
+def _learn(schema: Any, space: str, named: dict[str, tuple[Any, str]]) -> None:
+    """Collects the named schemas, which may be used before or after the place that defines them."""
+    if isinstance(schema, list):
+        for one in schema:
+            _learn(one, space, named)
+    if not isinstance(schema, dict):
+        return
+    if any(key.startswith("__") for key in schema):
+        raise MalformedFrame("an Avro schema has marks that the decoding library sets for itself")
+    kind = schema["type"]
+    if kind in ("record", "error", "enum", "fixed"):
+        full = _full(schema["name"], schema.get("namespace", space))
+        if full in named:
+            raise MalformedFrame(f"an Avro schema defines {full:.100} twice")
+        space = full.rpartition(".")[0]
+        named[full] = schema, space
+    for inner in (kind, schema.get("items"), schema.get("values")):
+        if isinstance(inner, dict | list):
+            _learn(inner, space, named)
+    for field in schema.get("fields", ()):
+        _learn(field["type"], space, named)
 
 
 class _Walk:
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, named: dict[str, tuple[Any, str]], limits: AvroLimits) -> None:
         self._body = body
         self._at = 0
-        self._left = VALUES_MAX
-        # Schemas by their full names, with the namespace that names inside them are in.
-        self._named: dict[str, tuple[Any, str]] = {}
-
-    def learn(self, schema: Any, space: str) -> None:
-        """Collects the named schemas, which may be used before or after the place that defines them."""
-        if isinstance(schema, list):
-            for one in schema:
-                self.learn(one, space)
-        if not isinstance(schema, dict):
-            return
-        if any(key.startswith("__") for key in schema):
-            raise MalformedFrame("an Avro schema has marks that the decoding library sets for itself")
-        kind = schema["type"]
-        if kind in ("record", "error", "enum", "fixed"):
-            full = _full(schema["name"], schema.get("namespace", space))
-            if full in self._named:
-                raise MalformedFrame(f"an Avro schema defines {full:.100} twice")
-            space = full.rpartition(".")[0]
-            self._named[full] = schema, space
-        for inner in (kind, schema.get("items"), schema.get("values")):
-            if isinstance(inner, dict | list):
-                self.learn(inner, space)
-        for field in schema.get("fields", ()):
-            self.learn(field["type"], space)
+        self._left = limits.values
+        self._depth_max = limits.depth
+        self._named = named
 
     def value(self, schema: Any, space: str, depth: int) -> None:
         """Steps over one value."""
         self._left -= 1
-        if self._left < 0 or depth > DEPTH_MAX:
+        if self._left < 0 or depth > self._depth_max:
             raise MalformedFrame("an Avro value has too many values in it to be decoded here")
         if isinstance(schema, list):
             index = self._long()
