@@ -172,7 +172,7 @@ def test_without_its_store_a_broker_waits_and_closes_nothing(tmp_path: Path) -> 
 
 def test_readers_of_files_are_sent_to_the_broker(tmp_path: Path) -> None:
     """At once: an answer that may change would have them ask again for half a minute."""
-    settings = {"logUrl": tmp_path.joinpath("objects").as_uri()}
+    settings = {"logUrl": f"objects://{tmp_path}/objects"}
     with BrokerProcess(tmp_path, settings, brokers=1) as broker, Link(broker.port) as link:
         link.producer(TOPIC)
         link.publish(b"x", 0)

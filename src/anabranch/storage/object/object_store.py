@@ -7,6 +7,7 @@ docs/decisions/0033-object-log.md.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -16,7 +17,7 @@ from anabranch.model.histogram import Histogram
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage.core.live import Liveness
 from anabranch.storage.object.blocks import BlockCache
-from anabranch.storage.object.medium import MediumError, ObjectMedium
+from anabranch.storage.object.medium import MediumError, MediumMissingError, ObjectMedium
 from anabranch.storage.object.object_log import ObjectLog
 from anabranch.storage.object.other_log import OtherObjectLog
 from anabranch.storage.object.policy import ObjectLogPolicy
@@ -285,9 +286,11 @@ class ObjectLogStore:
                 return found or self._missing(ledger, first)
         other = self._other(incarnation)
         for _ in range(_READ_TRIES):
-            found = await self._reader.read(other, ledger, first, end, entries_max, bytes_max)
-            if found:
-                return found
+            # What is known of a log that was only taken may all lie behind its last checkpoint, and be deleted by now.
+            with contextlib.suppress(LogMissingError, MediumMissingError):
+                found = await self._reader.read(other, ledger, first, end, entries_max, bytes_max)
+                if found:
+                    return found
             await other.index()
         found = await self._reader.read(other, ledger, first, end, entries_max, bytes_max)
         return found or self._missing(ledger, first)

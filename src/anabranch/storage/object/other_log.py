@@ -79,6 +79,7 @@ class _ScannedCommit:
 
 @dataclass(slots=True)
 class _Checkpoint:
+    number: int = 0
     ordinal: int = 0
     scan_from: int = 1
     folds: dict[int, LedgerFold] = field(default_factory=dict)
@@ -173,21 +174,22 @@ class OtherObjectLog:
         raise LogError(f"the log of {self._incarnation} changes while it is read")
 
     async def _recover_once(self, scope: Collection[LedgerId] | None) -> FinalStates:
-        first = (await self._checkpoint()).scan_from
+        checkpoint = await self._checkpoint()
+        fence = await self._fence(scope, checkpoint.scan_from)
         while True:
-            fence = await self._fence(scope, first)
             # Read again: a living writer may have stored a newer one meanwhile, and deleted what that makes
-            # superfluous. The fences that have taken the places of those commits lie below it, and say nothing.
-            checkpoint = await self._checkpoint()
-            if checkpoint.scan_from <= fence:
+            # superfluous. What others put in the places of those commits lies below it, and says nothing.
+            checkpoint = await self._checkpoint(checkpoint)
+            for number in [one for one in self._scans if one < checkpoint.scan_from]:
+                del self._scans[number]
+            if checkpoint.scan_from > fence:
+                # The fence may have taken the place of a commit, too, and then it holds nobody.
+                fence = await self._fence(scope, checkpoint.scan_from)
+                continue
+            unread = [n for n in range(checkpoint.scan_from, fence + 1) if n not in self._scans]
+            if not unread:
                 break
-            # What is deleted lies below that: the last fence may have taken the place of a commit, too, and then it
-            # holds nobody.
-            first = checkpoint.scan_from
-        for number in [one for one in self._scans if one < checkpoint.scan_from]:
-            del self._scans[number]
-        unread = [n for n in range(checkpoint.scan_from, fence + 1) if n not in self._scans]
-        await _in_parallel(self._scan, unread)
+            await _in_parallel(self._scan, unread)
         scans = {number: self._scans[number] for number in range(checkpoint.scan_from, fence + 1)}
         folds = self._folded(checkpoint, scans)
         states = {LedgerId(one): fold for one, fold in folds.items() if fold.has_records}
@@ -248,17 +250,19 @@ class OtherObjectLog:
                 f" below {self.keys.log} were deleted, perhaps by a lifecycle rule. Restore them"
             )
 
-    async def _checkpoint(self) -> _Checkpoint:
-        """The newest checkpoint, with those that it builds on."""
+    async def _checkpoint(self, known: _Checkpoint | None = None) -> _Checkpoint:
+        """The newest checkpoint, with those that it builds on; the one that is known, if there is no newer one."""
         listed = await asked(lambda: self._medium.list(self.keys.states), self._policy)
         numbers = [number for key, _ in listed if (number := number_of(key))]
+        if known is not None and known.number == max(numbers, default=0):
+            return known
         if not numbers:
             return _Checkpoint()
         newest = await self._state(max(numbers))
         notes = [newest]
         if newest.base < newest.number:
             notes = [*await _in_parallel(self._state, range(newest.base, newest.number)), newest]
-        found = _Checkpoint(newest.ordinal, newest.scan_from)
+        found = _Checkpoint(newest.number, newest.ordinal, newest.scan_from)
         for ledger, note in joined_ledgers(notes).items():
             found.folds[ledger] = note.fold()
             if note.fence:

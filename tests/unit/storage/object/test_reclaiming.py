@@ -9,13 +9,13 @@ from random import Random
 import pytest
 
 from anabranch.model.position import Incarnation, LedgerId
-from anabranch.storage.object.core.objects import LogKeys, is_fence
+from anabranch.storage.object.core.objects import LogKeys, encode_fence, is_fence
 from anabranch.storage.object.hostile import HostileMedium, Hostility
-from anabranch.storage.object.medium import ObjectMedium
+from anabranch.storage.object.medium import Created, ObjectMedium
 from anabranch.storage.object.memory_bucket import MemoryBucket
 from anabranch.storage.object.object_store import ObjectLogStore
 from anabranch.storage.object.policy import ObjectLogPolicy
-from anabranch.storage.port import FencedError, LiveLedger, LogMissingError
+from anabranch.storage.port import Buffer, FencedError, LedgerWriter, LiveLedger, LogMissingError
 from unit.storage.object.test_object_store import contents, filled
 from unit.storage.owners import Owner
 
@@ -160,11 +160,17 @@ async def test_what_another_broker_has_trimmed_of_a_topic_that_moved_is_asked_of
 
 
 class Interrupted(MemoryBucket):
-    """Lets something happen when a log's numbers are listed."""
+    """Lets something happen when a log's numbers are listed, or before an object is read."""
 
     def __init__(self) -> None:
         super().__init__()
         self.meanwhile: Callable[[], Awaitable[None]] | None = None
+        self.before: dict[str, Callable[[], Awaitable[None]]] = {}
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> Buffer:
+        if (before := self.before.pop(key, None)) is not None:
+            await before()
+        return await super().get(key, start, length)
 
     async def list(self, folder: str, after: str = "") -> list[tuple[str, int]]:
         meanwhile = self.meanwhile
@@ -193,21 +199,26 @@ async def test_commits_that_are_deleted_while_their_log_is_taken_are_no_gaps() -
     assert (await third.take(old.incarnation, None))[L1].entries_end == 10
 
 
+async def with_states(bucket: MemoryBucket) -> tuple[ObjectLogStore, LedgerWriter, Owner]:
+    """A log with an entry, and acknowledgements after it: once they are in a checkpoint, nothing lives in their
+    commits."""
+    store = await started(bucket, is_sole=False)
+    store.retain([])
+    owner = Owner()
+    writer = store.open_ledger(L1, owner, "public/default")
+    writer.append(b"kept", 1)
+    await owner.until(1)
+    for n in range(30):
+        writer.append_state(b"%d" % n)
+        await owner.until(states=n + 1)
+    return store, writer, owner
+
+
 async def test_a_fence_among_numbers_that_were_deleted_holds_nobody() -> None:
     """A broker that slept between reading the checkpoint and listing finds nothing where the log began, and puts its
     fence there: far below what the writer confirms by now."""
     bucket = Interrupted()
-    old = await started(bucket, is_sole=False)
-    old.retain([])
-    owner = Owner()
-    writer = old.open_ledger(L1, owner, "public/default")
-    writer.append(b"kept", 1)
-    await owner.until(1)
-    # Acknowledgements: once they are in a checkpoint, nothing lives in their commits.
-    for n in range(30):
-        writer.append_state(b"%d" % n)
-        await owner.until(states=n + 1)
-
+    old, writer, owner = await with_states(bucket)
     bucket.meanwhile = old.reclaim
     heir = await started(bucket, is_sole=False)
     taken = (await heir.take(old.incarnation, [L1]))[L1]
@@ -216,6 +227,34 @@ async def test_a_fence_among_numbers_that_were_deleted_holds_nobody() -> None:
     with pytest.raises(FencedError):
         await owner.until(2)
     assert owner.entries_end == 1
+
+
+async def test_a_fence_that_another_put_where_a_commit_was_deleted_hides_nothing() -> None:
+    """It was put by a broker that slept, while this one slept between the checkpoint and the commit."""
+    bucket = Interrupted()
+    old, _, _ = await with_states(bucket)
+    key = old._log.keys.number(31)
+
+    async def meanwhile() -> None:
+        await old.reclaim()
+        assert bucket.create_now(key, encode_fence("other", [L2])) is Created.STORED
+
+    bucket.before[key] = meanwhile
+    heir = await started(bucket, is_sole=False)
+    assert len((await heir.take(old.incarnation, [L1]))[L1].deltas) == 30
+
+
+async def test_entries_are_found_though_all_that_a_take_has_seen_is_deleted() -> None:
+    bucket = MemoryBucket()
+    old = await started(bucket, is_sole=False)
+    old.retain([])
+    await filled(old, L1, [b"%d" % n for n in range(5)])
+    await old._log.checkpoint()
+    heir = await started(bucket, is_sole=False)
+    assert (await heir.take(old.incarnation, [L1]))[L1].entries_end == 5
+    # As of a commit behind the fence, which does not count: its entries live nowhere.
+    heir._other(old.incarnation).places.add(L1, 5, 99)
+    assert len(await heir.read(L1, old.incarnation, 0, 5, 100, 1 << 20)) == 5
 
 
 async def play(seed: int) -> None:
