@@ -183,7 +183,7 @@ class OtherObjectLog:
             for number in [one for one in self._scans if one < checkpoint.scan_from]:
                 del self._scans[number]
             if checkpoint.scan_from > fence:
-                # The fence may have taken the place of a commit, too, and then it holds nobody.
+                # The fence may have taken the place of a deleted commit, too: it stops no writer then.
                 fence = await self._fence(scope, checkpoint.scan_from)
                 continue
             unread = [n for n in range(checkpoint.scan_from, fence + 1) if n not in self._scans]
