@@ -359,6 +359,8 @@ class ObjectLog:
                 case _:
                     assert_never(effect)
         self._confirm(confirmed)
+        # Not before: a checkpoint says that it has everything which the numbering has as confirmed by now.
+        self._checkpoint_if_due()
 
     def _put(self, number: int, ordinal: int) -> None:
         commit = self._commits[ordinal]
@@ -505,7 +507,6 @@ class ObjectLog:
                 waiting.set_result(None)
         # One call per ledger, however many commits were confirmed at once.
         self._tell(dict.fromkeys(run.writer for run in runs))
-        self._checkpoint_if_due()
 
     def _confirm_runs(self, commit: Commit, number: int) -> list[CommitRun]:
         """Makes the commit's entries readable; returns the runs whose owners are to be notified."""
