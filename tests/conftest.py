@@ -30,7 +30,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests on real ZooKeeper servers run where they are asked for, and then they must be able to."""
+    """Tests on real ZooKeeper servers run where they are asked for, and then they must be able to. Those on a real
+    object store run where there is one."""
+    if not os.environ.get("TEST_S3_ENDPOINT"):
+        left_out = [item for item in items if item.get_closest_marker("objects")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("objects")]
     if "zookeeper" not in config.getoption("-m"):
         left_out = [item for item in items if item.get_closest_marker("zookeeper")]
         config.hook.pytest_deselected(items=left_out)
