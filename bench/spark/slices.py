@@ -37,7 +37,11 @@ from bench.spark.session import session
 from bench.systems import Settings
 
 BUCKETS = 4
-WAYS = {"one task": {}, "2 slices": {"minPartitions": "2"}, "4 slices": {"minPartitions": "4"}}
+WAYS = {
+    "one task": {},
+    "2 slices": {"minPartitions": "2", "ordering": "key"},
+    "4 slices": {"minPartitions": "4", "ordering": "key"},
+}
 
 
 class OneSegment(Broker):

@@ -280,7 +280,7 @@ def test_buckets_and_single_ones_together_make_as_many_tasks_as_asked_for(river:
     for _ in range(4):
         river.publish(100)
     for wanted in (3, 4, 6):
-        reader = BatchReader(parse(river.options(minPartitions=wanted), "batch"), None)
+        reader = BatchReader(parse(river.options(minPartitions=wanted, ordering="key"), "batch"), None)
         tasks = reader.partitions()
         by_bucket = [task for one in tasks for task in one.value if task.slice.hashes is not None]
         assert len(tasks) >= wanted
@@ -295,7 +295,7 @@ def test_each_key_is_in_one_task_of_a_session_and_its_rows_are_in_order(
     """A batch, and a stream whose sink sees the rows of each task as they come."""
     for _ in range(3):
         river.publish(200)
-    frame = read_frame(spark, river, minPartitions=BUCKETS)
+    frame = read_frame(spark, river, minPartitions=BUCKETS, ordering="key")
     assert frame.rdd.getNumPartitions() == BUCKETS
     parts = frame.selectExpr("spark_partition_id() task", "cast(key as string) key", "position").collect()
     assert len(parts) == river.published
@@ -356,7 +356,8 @@ def test_a_groups_cut_is_where_a_query_starts(river: River) -> None:
     query.stop()
     for wanted_tasks in (1, 4):
         reader = BatchReader(
-            parse(river.options(start=cut.decode(), minPartitions=wanted_tasks), "batch"), None
+            parse(river.options(start=cut.decode(), minPartitions=wanted_tasks, ordering="key"), "batch"),
+            None,
         )
         parts = [
             [row for batch in reader.read(one) for row in batch.to_pylist()] for one in reader.partitions()

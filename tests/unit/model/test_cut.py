@@ -31,7 +31,8 @@ RIVER = ONE.split(0, 0).split(1, 0).merge(4, 2, 0)
 longs = st.integers(0, 2**63 - 1)
 hashes = st.integers(0, HASH_MAX)
 ranges = st.tuples(hashes, hashes).map(lambda pair: HashRange(min(pair), max(pair)))
-positions = st.tuples(longs, longs, st.integers(0, 2**31 - 1))
+# The last ledger of all stands for the end of a bucket.
+positions = st.tuples(st.integers(0, 2**63 - 2), longs, st.integers(0, 2**31 - 1))
 
 # Not Hypothesis's own, which is slow: a failure names its seed.
 chances = st.integers(0, 2**32).map(random.Random)
@@ -47,7 +48,7 @@ def places(draw: st.DrawFn) -> Place:
         base = Place(number, span, epoch, is_apart=draw(st.booleans()))
     if draw(st.booleans()):
         return base.over(draw(longs))
-    at = tuple(draw(st.lists(positions, min_size=1, max_size=3)))
+    at = tuple(draw(st.lists(positions, min_size=1, max_size=3, unique=True)))
     chunks = draw(st.none() | st.tuples(longs, longs))
     return Place(number, span, epoch, at, 0, base.is_apart, base.is_classic, chunks)
 

@@ -378,7 +378,7 @@ class Driver:
         options, tasks = self.options, [task for task, _ in planned]
         if not tasks or len(tasks) >= options.min_partitions:
             return tasks
-        if options.ordering == "none":
+        if options.ordering == "none" or (is_batch and not options.orders_batches):
             return await self._cut_by_position(tasks, options.min_partitions)
         # A key's rows stay in one task, in order. Where a segment has one bucket, only a batch cuts further: it
         # promises no order among tasks.

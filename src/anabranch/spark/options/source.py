@@ -69,6 +69,8 @@ class Options:
     end: Places | None = None  # None: the latest. Streams do not use it.
     ranges: Ranges = ANY
     ordering: Ordering = "key"
+    # A batch keeps the rows of a key in one task only if `ordering` says so: cutting by position is cheaper.
+    orders_batches: bool = False
     min_partitions: int = 1
     max_partitions: int | None = None  # None: chosen by the amount of data.
     limit: Limit = UNLIMITED
@@ -171,6 +173,7 @@ def parse(given: Mapping[str, str], kind: Kind | None = None) -> Options:
             found.get("segments"),
         ),
         ordering=found.get("ordering", "key"),
+        orders_batches=found.get("ordering") == "key",
         min_partitions=found.get("minPartitions", 1),
         max_partitions=found.get("maxPartitions"),
         limit=Limit(found.get("maxRowsPerTrigger"), found.get("maxBytesPerTrigger")),
