@@ -359,7 +359,12 @@ class ObjectLog:
                 case _:
                     assert_never(effect)
         self._confirm(confirmed)
-        # Not before: a checkpoint says that it has everything which the numbering has as confirmed by now.
+
+    def _advance_told(self, event: numbers.PutAnswered | numbers.NumberRead) -> None:
+        """A step that may confirm. A checkpoint comes after all its effects, since it says that it has everything which
+        the numbering has as confirmed by now, and the fences below. Sealing writes none: an owner that is notified in
+        the middle of a step may append, and overflow a commit."""
+        self._advance(event)
         self._checkpoint_if_due()
 
     def _put(self, number: int, ordinal: int) -> None:
@@ -431,7 +436,7 @@ class ObjectLog:
             return
         if created is Created.STORED:
             self._settled(put)
-        self._advance(numbers.PutAnswered(put.number, created))
+        self._advance_told(numbers.PutAnswered(put.number, created))
         self._turn_ended()
 
     def _settled(self, put: _Put) -> None:
@@ -473,7 +478,7 @@ class ObjectLog:
             self._settled(put)
         elif isinstance(found, FencedLedgers):
             del self._puts[put.number]
-        self._advance(numbers.NumberRead(put.number, found))
+        self._advance_told(numbers.NumberRead(put.number, found))
         self._turn_ended()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

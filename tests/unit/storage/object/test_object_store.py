@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from anabranch.model.position import Incarnation, LedgerId
-from anabranch.storage.object.core.objects import LogKeys, encode_commit, is_fence
+from anabranch.storage.object.core.objects import LogKeys, encode_commit, encode_fence, is_fence
 from anabranch.storage.object.hostile import HostileMedium
 from anabranch.storage.object.medium import Created, MediumError, MediumRefusedError, ObjectMedium
 from anabranch.storage.object.memory_bucket import MemoryBucket
@@ -22,6 +22,7 @@ from anabranch.storage.port import (
     Buffer,
     FencedError,
     LedgerState,
+    LedgerWriter,
     LogDamagedError,
     LogError,
     LogFailedError,
@@ -388,3 +389,75 @@ async def test_fences_stay_after_the_log_was_taken_and_refuse_what_lands_late() 
     # Whichever of the numbers that it may have had in flight.
     for number in range(2, 10):
         assert bucket.create_now(keys.number(number), b"late") is Created.EXISTS
+
+
+class Held(MemoryBucket):
+    """Creates at once, and answers for some keys only when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: dict[str, asyncio.Event] = {}
+
+    async def create(self, key: str, parts: Sequence[Buffer]) -> Created:
+        created = await super().create(key, parts)
+        if (held := self.held.get(key)) is not None:
+            await held.wait()
+        return created
+
+
+class AppendsWhenTold(Owner):
+    """Appends a commit full, once, inside the notification of its first entry."""
+
+    writer: LedgerWriter | None = None
+
+    def confirmed(self, entries_end: int, state_end: int) -> None:
+        super().confirmed(entries_end, state_end)
+        if self.writer is not None:
+            writer, self.writer = self.writer, None
+            writer.append(b"more" * 100, 1)
+
+
+@pytest.mark.parametrize("appends_when_told", [False, True])
+async def test_a_checkpoint_has_all_that_was_confirmed_on_both_sides_of_a_fence(
+    appends_when_told: bool,
+) -> None:
+    """One answer confirms a commit, meets a fence for another ledger, and confirms the next commit. A checkpoint is due
+    after the first of them, and an owner may append more than a commit's worth in the middle of it."""
+    bucket = Held()
+    policy = replace(EAGER, checkpoint_bytes=1, commit_bytes_max=300, hedge_seconds=3600)
+    old = await started(bucket, policy)
+    keys = LogKeys(old.incarnation)
+    first, last = (bucket.held.setdefault(keys.number(number), asyncio.Event()) for number in (1, 4))
+    owner, fenced = AppendsWhenTold(), Owner()
+    writer, writer2 = old.open_ledger(L1, owner, "ns"), old.open_ledger(L2, fenced, "ns")
+    if appends_when_told:
+        owner.writer = writer
+
+    async def stored(number: int) -> None:
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert keys.number(number) in bucket.objects
+
+    writer.append(b"before", 1)
+    writer2.append(b"before", 1)
+    await stored(1)
+    assert bucket.create_now(keys.number(2), encode_fence("other", [L2])) is Created.STORED
+    writer.append(b"behind", 1)
+    await stored(3)
+    writer2.append(b"behind", 1)
+    await stored(4)
+    assert (owner.calls, fenced.calls) == ([], [])
+    first.set()
+    await owner.until(2)
+    assert isinstance(await fenced.until_lost(), FencedError)
+    assert fenced.entries_end == 1
+    if appends_when_told:
+        await stored(5)
+    await old._log.checkpoint()
+    # Dies here, with what it has on its way.
+    heir = await started(bucket)
+    taken = await heir.take(old.incarnation, None)
+    assert taken[L1].entries_end == 2 + appends_when_told
+    assert taken[L2].entries_end == 1, "what lies above the fence does not count"
+    last.set()
+    await old.close()
