@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pictures test cluster-test sim fmt lint types proto lock bench bench-backtest bench-cluster bench-spark soak soak-cluster soak-spark spark spark-4.2 interop fuzz bench-rest clean
+.PHONY: help setup demo pictures test cluster-test sim fmt lint types pyright proto lock bench bench-backtest bench-cluster bench-spark soak soak-cluster soak-spark spark spark-4.2 interop fuzz bench-rest clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9.-]+):.*## /\1|/' | awk -F'|' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -30,6 +30,8 @@ test: setup  ## format, types and tests (a Java runtime for Spark and a Chromium
 cluster-test: setup  ## what needs real ZooKeeper servers and MinIO (a JRE, Debian's package zookeeper, Go; installed where possible; PYTEST="-k medium")
 	@bin/zookeeper
 	@bin/minio $(BIN)/pytest -q -m "zookeeper or objects" tests/contract tests/faults $(PYTEST)
+	@bin/jre
+	@bin/minio $(BIN)/pytest -q -m "spark and objects" tests/spark $(PYTEST) || [ $$? -eq 5 ]  # 5: PYTEST chose none of these
 
 sim: setup  ## whole clusters on one seed, with every kind of fault (SEED=7 RUNS=100)
 	@$(BIN)/anabranch simulate --seed $(or $(SEED),0) --runs $(or $(RUNS),1)
@@ -94,12 +96,16 @@ lint: setup  ## ruff
 types: setup  ## mypy --strict
 	@$(BIN)/mypy
 
+pyright: setup  ## what pyright says of a program that uses all of the client (installs basedpyright into .venv, 300 MB)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/pyright.txt
+	@$(BIN)/pytest -q tests/unit/client/test_face.py -k pyright
+
 proto: setup  ## regenerate the protocol code from src/anabranch/wire/pulsar.proto
 	@$(BIN)/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src src/anabranch/wire/pulsar.proto
 	@sed -i.old "/^ *None: .*Schema.Type/d" src/anabranch/wire/pulsar_pb2.pyi && rm src/anabranch/wire/pulsar_pb2.pyi.old  # no valid name in Python
 
 lock: setup  ## recompile requirements/*.txt from requirements/*.in (needs uv)
-	@for f in runtime dev bench fuzz zookeeper; do uv pip compile -q --universal --python-version 3.11 --generate-hashes \
+	@for f in runtime dev bench fuzz pyright zookeeper; do uv pip compile -q --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-header requirements/$$f.in -o requirements/$$f.txt; done
 	@uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-deps \
 	  --no-emit-index-url --no-header requirements/spark-4.2.in -o requirements/spark-4.2.txt  # beside dev.txt, which has what it needs

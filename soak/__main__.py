@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from anabranch.client import Routing
-from soak import cluster, kill, neighbours, recovery, scalable
+from soak import cluster, cluster_balanced, kill, neighbours, recovery, scalable
 from soak.client import run as client
 from soak.client.conductor import Pace
 from soak.client.relay import Address
@@ -39,6 +39,17 @@ def main() -> int:
     several.add_argument("--seconds", type=float, default=300.0, help="how long there are faults")
     several.add_argument("--every", type=float, default=4.0, help="seconds between two faults, on average")
     several.add_argument("--seed", type=int, default=None, help="repeats the choices of a run")
+    several.add_argument(
+        "--balanced",
+        action="store_true",
+        help="with the load balancer: more moves, splits, kills of the leader and of owners; owners are judged",
+    )
+    several.add_argument(
+        "--owned",
+        type=float,
+        default=5.0,
+        help="with --balanced: seconds a bundle may be without an owner in calm weather (more on a busy machine)",
+    )
     several.add_argument("--sabotage", action="store_true", help="lose data on purpose: the run must fail")
     recovering = commands.add_parser(
         "recovery", help="time to serve again after kill -9, against the log's size"
@@ -101,9 +112,16 @@ def main() -> int:
             )
         )
     elif args.command == "cluster":
-        code = cluster.run(
-            cluster.Options(args.seconds, args.every, seed, folder, args.brokers, sabotage=args.sabotage)
+        options = cluster.Options(
+            args.seconds,
+            args.every,
+            seed,
+            folder,
+            args.brokers,
+            sabotage=args.sabotage,
+            owned_s_max=args.owned,
         )
+        code = (cluster_balanced if args.balanced else cluster).run(options)
     elif args.command == "scalable":
         code = scalable.run(scalable.Options(args.operations, seed, folder, sabotage=args.sabotage))
     else:

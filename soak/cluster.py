@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from soak import scalable
 from soak.cluster_process import METADATA, ClusterProcesses, stop_to_cut
@@ -38,6 +39,11 @@ class FaultKind(enum.Enum):
     KILL_METADATA = "kill -9 of the metadata"
     MOVE = "move of a bundle"
     KILL_ALL = "kill -9 of the supervisor"
+    # Only with the load balancer (`cluster_balanced`).
+    KILL_LEADER = "kill -9 of the leader in a move"
+    KILL_OWNER = "kill -9 of a bundle's owner"
+    SPLIT_BUNDLE = "split of a bundle"
+    UNLOAD_BUNDLE = "unload of a bundle"
 
 
 WEIGHTS = {
@@ -66,6 +72,8 @@ class Options:
     settings: Mapping[str, object] = field(default_factory=dict)
     # Cuts the end off the log of each broker that is killed, which must not go unnoticed: it tests the judge.
     sabotage: bool = False
+    # How long a bundle may be without an owner in calm weather, where that is judged.
+    owned_s_max: float = 5.0
 
 
 @dataclass
@@ -77,6 +85,7 @@ class Conductor:
     load: Load
     faults: list[FaultMoment] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)
+    weights: ClassVar[Mapping[FaultKind, int]] = WEIGHTS
 
     def __post_init__(self) -> None:
         self._chance = random.Random(self.options.seed)
@@ -115,7 +124,14 @@ class Conductor:
         self.cluster.wait_ready()
 
     def _drawn(self) -> FaultKind:
-        return self._chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+        return self._chance.choices(list(self.weights), list(self.weights.values()))[0]
+
+    def begin(self) -> None:
+        """The load has begun."""
+
+    def judged(self) -> list[str]:
+        """What else there is to tell in the end; violations go to the load's judge."""
+        return []
 
     def _victim(self) -> tuple[str, int]:
         while not (found := sorted((n, pid) for n, pid in self.cluster.pids.items() if n != METADATA)):
@@ -124,12 +140,15 @@ class Conductor:
 
     def _kill(self, _: FaultKind) -> str:
         name, pid = self._victim()
+        self.kill_one(name, pid)
+        return name
+
+    def kill_one(self, name: str, pid: int) -> None:
         if self.options.sabotage:
             stop_to_cut(pid)
             if files := self.cluster.log_files(pid):
                 cut_tail(files)
         self.cluster.signal_one(name, pid, signal.SIGKILL)
-        return name
 
     def _pause(self, kind: FaultKind) -> str:
         name, pid = self._victim()
@@ -157,18 +176,20 @@ class Conductor:
         return "done"
 
     def _move(self, _: FaultKind) -> str:
+        name, bundle = self._drawn_bundle()
+        target = self._chance.choice(self.cluster.addresses())
+        self.cluster.rest("PUT", f"namespaces/{bundle}/unload?destinationBroker={target}", timeout=10)
+        return f"{bundle} with {name} to {target}"
+
+    def _drawn_bundle(self) -> tuple[str, str]:
+        """A topic of the load, and the bundle with it as paths name it."""
         topic = self._chance.choice(self.load.workload.topics)
         name = (
             f"{topic.name}-partition-{self._chance.randrange(topic.partitions)}"
             if topic.partitions
             else topic.name
         )
-        target = self._chance.choice(self.cluster.addresses())
-        namespace = topic.name.rpartition("/")[0]
-        bundle = self.cluster.bundle_of(name)
-        path = f"namespaces/{namespace}/{bundle}/unload?destinationBroker={target}"
-        self.cluster.rest("PUT", path, timeout=10)
-        return f"{namespace}/{bundle} with {name} to {target}"
+        return name, f"{topic.name.rpartition('/')[0]}/{self.cluster.bundle_of(name)}"
 
     def _kill_all(self, _: FaultKind) -> str:
         self.cluster.kill()
@@ -183,13 +204,13 @@ class Conductor:
                     os.kill(pid, signal.SIGCONT)
 
 
-def run(options: Options) -> int:
+def run(options: Options, conducts: type[Conductor] = Conductor) -> int:
     """Returns the exit code: 0 if nothing was violated."""
     options.folder.mkdir(parents=True, exist_ok=True)
     settings = {**scalable.SETTINGS, **BROKER_SETTINGS, **options.settings}
     cluster = ClusterProcesses(options.folder / "data", settings, brokers=options.brokers)
     load = Load(cluster, options.folder, options.seed)
-    conductor = Conductor(options, cluster, load)
+    conductor = conducts(options, cluster, load)
     print(
         f"soak: {options.brokers} brokers, a fault about every {options.every:.0f} s, seed {options.seed}, "
         f"histories in {options.folder}",
@@ -201,9 +222,10 @@ def run(options: Options) -> int:
         beside = ScalableBeside(cluster, options.folder, options.seed)
         beside.prepare()
         beside.start()
+        conductor.begin()
         conductor.run()
         end_ms = time.monotonic_ns() // 1_000_000
-        print(beside.finish(load.judge.violations), flush=True)
+        print(*conductor.judged(), beside.finish(load.judge.violations), sep="\n", flush=True)
         load.finish()
         print(f"\n{len(conductor.faults)} faults, seed {options.seed}: {load.judge.figures()}")
         print(*table(receipt_times(load.workload, options.folder), conductor.faults, end_ms), sep="\n")

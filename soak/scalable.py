@@ -198,10 +198,11 @@ class Conductor:
 
     async def _delete(self, name: str) -> None:
         """Its consumer leaves first: one that stays would create the subscription again."""
-        if name in self._extra:
-            await cancel(self._extra.pop(name))
+        # Before anything that the end of the run may interrupt: nothing is owed to it from here on.
         self.world.history.doomed(name)
         self._doomed.add(name)
+        if name in self._extra:
+            await cancel(self._extra.pop(name))
         try:
             await self.rest("DELETE", f"scalable/{TOPIC}/subscriptions/{name}")
         except urllib.error.HTTPError as error:
@@ -296,16 +297,18 @@ async def _run(options: Options, broker: BrokerProcess) -> int:
 
 
 async def settle(world: World, quiet_s: float) -> None:
-    """Waits until every expected message has come, as long as anything still comes."""
+    """Waits until every expected message has come, as long as anything still comes from one look to the next."""
     before, changed = -1, time.monotonic()
-    while time.monotonic() - changed < quiet_s:
+    while True:
         began = time.monotonic()
         owed = sum(len(world.history.owed(name)) for name in world.history.subscriptions)
+        looked = time.monotonic()
         if owed == 0:
             return
-        looked = time.monotonic()
         if owed != before:
             before, changed = owed, looked
+        elif looked - changed >= quiet_s:
+            return
         # Looking through a long history takes seconds, in which nobody can receive anything.
         await asyncio.sleep(max(0.25, 4 * (looked - began)))
 

@@ -106,3 +106,9 @@ def test_every_fault_of_the_list_names_tests_that_exist() -> None:
     rows = [row for row in listed.splitlines() if re.match(r"\| [A-Z]+\d", row)]
     assert len(rows) > 30
     assert {row.split("|")[1].strip(): wrong for row in rows if (wrong := faults(row))} == {}
+
+
+def test_what_newcomers_met_has_a_row_for_each() -> None:
+    text = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
+    rows = {found[1] for found in re.finditer(r"^\| (A\d+) \|", text, re.MULTILINE)}
+    assert rows == {f"A{number}" for number in range(1, 19)}

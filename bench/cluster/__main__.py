@@ -15,6 +15,7 @@ from bench import usage
 from bench.__main__ import machine_to_ourselves
 from bench.cluster import cpu, endurance, findings, handover, latency, leader, outage, rolling, starting
 from bench.cluster.findings import CaseResult, Finding, Results
+from bench.cluster.pulsar_pair import peers
 from bench.results import describe_machine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,17 +25,22 @@ CASES: dict[str, tuple[str, Callable[[bool], list[Finding]]]] = {
     "latency": ("Publish latency at 1,000 messages a second", latency.measure),
     "handover": ("Hand-over of a bundle under load", handover.measure),
     "transfer": ("Transfer of a bundle by the load balancer, under load", handover.measure_transfers),
+    "beside": ("The same transfers beside Pulsar 5.0.0-M1", handover.measure_beside),
     "kill": ("`kill -9` of a broker", outage.measure),
     "leader": ("`kill -9` of the leader while it moves bundles", leader.measure),
     "rolling": ("Rolling restart", rolling.measure),
     "endurance": ("Thousands of hand-overs", endurance.measure),
 }
+# Only where PEERS_DIR says how Pulsar is started.
+OPT_IN = frozenset(() if peers() is not None else ("beside",))
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench.cluster", description=__doc__)
     parser.add_argument(
-        "--only", default=",".join(CASES), help=f"of {', '.join(CASES)}; the others keep their results"
+        "--only",
+        default=",".join(name for name in CASES if name not in OPT_IN),
+        help=f"of {', '.join(CASES)}; the others keep their results (beside needs PEERS_DIR)",
     )
     parser.add_argument(
         "--quick", action="store_true", help="shorter runs, which are not written down without --out"
@@ -61,6 +67,7 @@ def measured(name: str, args: argparse.Namespace) -> CaseResult:
         found,
         round(max(0.0, others) / (time.monotonic() - began), 3),
         args.quick,
+        str(describe_machine().get("cpu", "")),
     )
 
 
@@ -87,7 +94,8 @@ def main(arguments: list[str]) -> int:
             print(one.line(name), flush=True)
             missed += not one.holds
         print(f"{name:<10} others used {case.others_cores:.2f} cores meanwhile", flush=True)
-        results.machine = describe_machine()
+        if not results.machine or len(args.only.split(",")) >= len(CASES) - len(OPT_IN):
+            results.machine = describe_machine()
         results.cases[name] = case
         results.cases = {known: results.cases[known] for known in CASES if known in results.cases}
         if saved is not None and folder is not None:

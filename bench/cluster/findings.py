@@ -53,6 +53,8 @@ class CaseResult:
     findings: list[Finding] = field(default_factory=list)
     others_cores: float = 0.0
     is_quick: bool = False
+    # Where it was another machine's than that of most cases.
+    cpu: str = ""
 
 
 @dataclass(slots=True)
@@ -82,6 +84,8 @@ def write(results: Results, folder: Path) -> None:
     lines = [f"{machine}.", ""]
     for name, case in results.cases.items():
         noise = f", {case.others_cores:.2f} cores used by others" if case.others_cores > 0.2 else ""
+        if case.cpu and case.cpu != results.machine.get("cpu"):
+            noise += f", on {case.cpu}"
         lines += [
             f"## {case.title}",
             "",

@@ -1,7 +1,8 @@
 """`kill -9` of the load balancer's leader while it moves bundles: how long until every bundle has one owner again.
 
 A bundle has an owner once both brokers that are left name the same living one, and nothing of it is under way. The
-leader is killed at a random moment of the moves; the next one, elected meanwhile, finishes or undoes them.
+leader is killed at a random moment of the moves; the next one, elected meanwhile, finishes or undoes them. Kills follow
+each other as soon as all brokers serve again, so that the next leader has often been started just before.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from anabranch.broker.balance.leader import SETTLE_MAX_S
 from bench.cluster.findings import Finding, percentile
 from bench.cluster.running import Cluster, running, until
 
@@ -71,7 +71,7 @@ def _move_all(cluster: Cluster, chance: random.Random) -> list[threading.Thread]
 
 
 def measure(is_quick: bool) -> list[Finding]:
-    kills, chance = 3 if is_quick else 10, random.Random(1)
+    kills, chance = 5 if is_quick else 20, random.Random(1)
     times: list[float] = []
     with running(BROKERS, {"loadManagerClassName": "balanced"}) as cluster:
         cluster.namespace(NAMESPACE, BUNDLES)
@@ -80,8 +80,6 @@ def measure(is_quick: bool) -> list[Finding]:
             for one in _move_all(cluster, chance):
                 one.join()
             until(lambda: _owned(cluster, list(names)), BACK_S_MAX, "every bundle has an owner")
-            # A leader that has just started itself waits for the others of its folder first.
-            time.sleep(SETTLE_MAX_S)
             leader = str(cluster.rest("GET", "brokers/leaderBroker")["brokerId"])
             moves = _move_all(cluster, chance)
             time.sleep(chance.uniform(0, STEP_S_MAX))

@@ -48,6 +48,8 @@ class Parts:
         self._outcome = outcome
         self._chance = random.Random(f"{seed} parts")
         self._standing: dict[str, Standing] = {}
+        # Names that a topic had before.
+        self._used: set[str] = set()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="topics", daemon=True)
 
@@ -104,6 +106,8 @@ class Parts:
             producer.flush()
         self._standing[name] = Standing(key, rows)
         self.counts["made"] += 1
+        self.counts["made again"] += name in self._used
+        self._used.add(name)
 
     def _split(self, name: str) -> None:
         path = f"scalable/{NAMESPACE}/{name}"

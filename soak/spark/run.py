@@ -206,7 +206,8 @@ class Conductor:
             f"soak: {self._took():.0f} s; killed {kills}, {self.counts['in a batch']} of them within a batch; "
             f"{self.source.published} published, {self.outcomes['table'].rows()} in the table; batches: {done}; "
             f"{shapes['split']} splits, {shapes['merge']} merges; topics that come and go: {parts['made']} made, "
-            f"{parts['deleted']} deleted, {len(self.parts.keys)} messages; {self.driver.starts} drivers, "
+            f"{parts['deleted']} deleted, {parts['made again']} of the names made again, {len(self.parts.keys)} "
+            f"messages; {self.driver.starts} drivers, "
             f"{self.counts['own end']} of which ended by themselves"
         )
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from anabranch.client import StringSchema as StringSchema
     from anabranch.client import connect as connect
     from anabranch.client import merge_checkpoints as merge_checkpoints
+    from anabranch.client.errors import AccessFailed as AccessFailed
     from anabranch.client.errors import BadArgument as BadArgument
     from anabranch.client.errors import BadCheckpoint as BadCheckpoint
     from anabranch.client.errors import Closed as Closed
@@ -47,13 +48,16 @@ if TYPE_CHECKING:
     from anabranch.client.errors import MessageIncomplete as MessageIncomplete
     from anabranch.client.errors import RequestRefused as RequestRefused
     from anabranch.client.errors import SchemaMismatch as SchemaMismatch
+    from anabranch.client.errors import SchemaRefused as SchemaRefused
     from anabranch.client.errors import TimedOut as TimedOut
     from anabranch.client.errors import TopicDeleted as TopicDeleted
+    from anabranch.client.errors import TopicMadeAgain as TopicMadeAgain
     from anabranch.client.errors import Unsupported as Unsupported
     from anabranch.errors import AnabranchError as AnabranchError
     from anabranch.version import __version__ as __version__
 
 __all__ = [
+    "AccessFailed",
     "AnabranchError",
     "AvroSchema",
     "AvroType",
@@ -85,10 +89,12 @@ __all__ = [
     "Routing",
     "Schema",
     "SchemaMismatch",
+    "SchemaRefused",
     "StreamConsumer",
     "StringSchema",
     "TimedOut",
     "TopicDeleted",
+    "TopicMadeAgain",
     "Unsupported",
     "connect",
     "merge_checkpoints",

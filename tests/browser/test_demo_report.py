@@ -20,7 +20,7 @@ BEGIN_MS = END_MS - 3_600_000
 
 def page_of_an_hour() -> str:
     past = TopicPast()
-    past.take(tidal(END_MS))
+    past.take(tidal(END_MS), END_MS)
     ran = Ran(
         Clickstream(1_000_000, 3600),
         {"maxSegments": 16},

@@ -228,3 +228,87 @@ def test_a_refusal_is_shown_with_the_brokers_reason(opened: Opened) -> None:
         page = opened(told.url)
         page.shows("The broker refused")
         page.shows(reason)
+
+
+def test_a_segments_heat_is_the_same_in_the_table_and_in_its_card(
+    filled: BrokerProcess, opened: Opened
+) -> None:
+    """The table averages over a minute, the card had the latest sample only."""
+    page = opened(ui(filled, "#/topics/public/default/wide"))
+    page.until("anabranch.page.river.picture")
+    page.press(".segments button.link")
+    page.until("document.querySelector('.segment-panel .facts')")
+    same = """(() => {
+        const shown = document.querySelector('.segments tbody tr td:nth-child(5)').textContent;
+        const facts = [...document.querySelectorAll('.segment-panel dt')];
+        const heat = facts.find((one) => one.textContent === 'Heat').nextSibling.textContent;
+        return heat.startsWith(`${shown}, averaged over 1 min`);
+    })()"""
+    page.until(same)
+
+
+def test_no_two_times_below_a_chart_read_the_same(filled: BrokerProcess, opened: Opened) -> None:
+    """Of a young topic the marks are some seconds apart, and each said the same minute."""
+    page = opened(ui(filled, "#/topics/public/default/wide"))
+    # Those of time are in the middle of their marks, those of amounts at the end.
+    marks = "document.querySelector('.chart').querySelectorAll('.tick-label[text-anchor=middle]')"
+    labels = f"[...{marks}].map((one) => one.textContent)"
+    found = page.until(f"{labels}.length > 1 && {labels}")
+    assert len(set(found)) == len(found)
+
+
+def test_topics_are_cards_in_a_narrow_window_and_fill_a_wide_one(
+    filled: BrokerProcess, opened: Opened
+) -> None:
+    """The last columns were cut off below 800 px, and a long list was seen through a slit of seven rows."""
+    hidden = """(() => {
+        const card = document.querySelector('.topics').closest('.card').getBoundingClientRect();
+        return [...document.querySelectorAll('.topics td')].filter((one) => {
+            const box = one.getBoundingClientRect();
+            return !box.width || box.right > card.right || box.right > innerWidth;
+        }).length;
+    })()"""
+    page = opened(ui(filled), width=400)
+    page.until("document.querySelectorAll('.topics tbody tr').length >= 2")
+    assert page.evaluate(hidden) == 0
+    shown = page.evaluate("getComputedStyle(document.querySelector('.topics td.number'), '::before').content")
+    assert shown == '"In, msg/s"'
+    # One line for name, views, state and colours.
+    assert page.evaluate("document.querySelector('header').getBoundingClientRect().height") < 64
+    page.resize(800, 900)
+    assert page.evaluate(hidden) == 0
+    page.resize(1400, 1000)
+    assert page.evaluate(hidden) == 0
+    assert (
+        page.evaluate("parseFloat(getComputedStyle(document.querySelector('.scroll.tall')).maxHeight)") >= 800
+    )
+
+
+@pytest.mark.complains
+def test_a_topic_that_is_not_there_is_answered_with_the_command_that_makes_it(
+    broker: BrokerProcess, opened: Opened
+) -> None:
+    page = opened(ui(broker, "#/topics/public/default/nowhere"))
+    page.shows("There is no such topic")
+    made = page.evaluate("document.querySelector('.lead code').textContent")
+    assert made == "anabranch topics create topic://public/default/nowhere --scalable"
+
+
+def test_commands_to_type_reach_the_broker_whose_page_it_is(fresh: BrokerProcess, opened: Opened) -> None:
+    """They were for the usual ports, whichever the broker had."""
+    page = opened(ui(fresh))
+    page.shows("No topics yet")
+    origin = f"http://127.0.0.1:{fresh.http_port}"
+    page.shows(f"anabranch topics create orders --scalable --admin-url {origin}")
+    url = page.evaluate("anabranch.page.answer.brokers.find((one) => one.isThis).serviceUrl")
+    page.shows(f"-m hello --key customer-7 --service-url {url}")
+    fresh.put("scalable/public/default/dry")
+    page = opened(ui(fresh, "#/topics/public/default/dry"))
+    page.shows("Nothing flows yet")
+    page.shows(
+        f"anabranch produce topic://public/default/dry -m hello --key customer-7 -n 1000 --service-url {url}"
+    )
+    usual = """import('/ui/commands.js').then(({ toService }) => [
+        toService('a', 'pulsar://localhost:6650'), toService('a', undefined), toService('a', 'pulsar+ssl://localhost:6651'),
+    ].join())"""
+    assert page.evaluate(usual) == "a,a,a --service-url pulsar+ssl://localhost:6651"

@@ -18,6 +18,7 @@ from anabranch.metadata.memory import MemoryMetadata
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage.memory import MemoryLogStore, MemoryMedium
+from anabranch.storage.object.core.choice import RewritePolicy
 from anabranch.storage.object.hostile import HostileMedium
 from anabranch.storage.object.medium import ObjectMedium
 from anabranch.storage.object.memory_bucket import MemoryBucket
@@ -66,6 +67,11 @@ EAGER = ObjectLogPolicy(
     retry_seconds=0.001,
     retry_seconds_max=0.01,
     block_bytes=64 << 10,
+    # Space is given back as soon as it can be, and whatever wastes anything is rewritten.
+    delete_delay_seconds=0,
+    rewrite=RewritePolicy(object_waste_min=1, waste_bytes=1),
+    rewrite_bytes_per_second=1e12,
+    map_states=2,
 )
 
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
+import subprocess
+import sys
+import time
 from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 from soak.link import Link, owner_port, send_frame
 
-from anabranch.client.reading.plans import Planner, PlanRefusedError
+from anabranch.client.reading.direct import entries, record_batches
+from anabranch.client.reading.plans import Planner
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import messages
 from faults.test_cluster_paused import owner_now, published, read_all, telling
@@ -170,14 +178,103 @@ def test_without_its_store_a_broker_waits_and_closes_nothing(tmp_path: Path) -> 
         ]
 
 
-def test_readers_of_files_are_sent_to_the_broker(tmp_path: Path) -> None:
-    """At once: an answer that may change would have them ask again for half a minute."""
-    settings = {"logUrl": f"objects://{tmp_path}/objects"}
-    with BrokerProcess(tmp_path, settings, brokers=1) as broker, Link(broker.port) as link:
-        link.producer(TOPIC)
-        link.publish(b"x", 0)
-        with pytest.raises(PlanRefusedError, match="object store"):
-            Planner(f"http://127.0.0.1:{broker.http_port}", TOPIC)()
+def rewritten_objects(folder: Path) -> set[Path]:
+    return {path for path in folder.glob("wal/*/*/rewritten/*") if path.is_file()}
+
+
+def commit_bytes(folder: Path) -> int:
+    total = 0
+    for path in folder.glob("wal/*/*/log/*"):
+        # A broker deletes them meanwhile.
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total
+
+
+def test_brokers_killed_while_they_rewrite_objects_lose_nothing_and_leave_no_garbage(tmp_path: Path) -> None:
+    """A little that is kept lies in the same objects as much that is deleted."""
+    settings: dict[str, object] = {
+        "logUrl": f"objects://{tmp_path}/objects",
+        "logObjectPutsPerSecond": 20,
+        "logObjectReclaimSeconds": 1,
+        "logObjectDeleteDelaySeconds": 1,
+        "logObjectRewriteWasteBytes": 1,
+        # So slowly that a kill comes between two jobs, too.
+        "logObjectRewriteBytesPerSecond": 4 << 20,
+    }
+    folder = tmp_path / "objects"
+    kept: list[bytes] = []
+    pauses = Random(7)
+    made: set[Path] = set()
+    with BrokerProcess(tmp_path, settings, brokers=1) as broker:
+        for life in range(5):
+            bulk = f"persistent://public/default/bulk-{life}"
+            with Link(broker.port) as link, Link(broker.port) as other:
+                link.producer(TOPIC)
+                other.producer(bulk)
+                for n in range(40):
+                    text = b"%d-%d" % (life, n)
+                    other.sock.sendall(send_frame([b"x" * 60_000], n))
+                    link.publish(text, life * 100 + n)
+                    kept.append(text)
+                    other.wait_receipt()
+            broker.rest("DELETE", f"/persistent/public/default/bulk-{life}?force=true")
+            before = rewritten_objects(folder)
+            if life % 2:
+                until(lambda before=before: rewritten_objects(folder) - before)  # type: ignore[misc]
+            else:
+                killed_at = time.monotonic() + pauses.uniform(0.1, 1.5)
+                until(lambda at=killed_at: time.monotonic() > at)  # type: ignore[misc]
+            broker.kill()
+            made |= rewritten_objects(folder)
+            broker.start()
+        assert len(made) >= 3, "objects were rewritten"
+        # Until the last broker has nothing left to do.
+        until(lambda: commit_bytes(folder) < 500_000)
+        found = read_back(broker.port, kept[-1])
+        assert found == kept
+        # Plans name the objects that were rewritten.
+        planner = Planner(f"http://127.0.0.1:{broker.http_port}", TOPIC)
+        assert any("/rewritten/" in file for file in planner().files)
+        direct = [bytes(messages(data)[0][1]) for _, _, data in entries(planner, None, None)]
+        assert direct == kept
+        assert broker.stop() == 0
+    log = ["--data-dir", str(tmp_path / "data"), "--log", f"objects://{folder}"]
+    command = [sys.executable, "-m", "anabranch.cli", "log"]
+    told = subprocess.run([*command, "verify", *log], capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    assert "all of them can be read" in told.stdout
+    told = subprocess.run(
+        [*command, "gc", "--dry-run", "--json", *log], capture_output=True, text=True, check=False
+    )
+    assert told.returncode == 0, told.stderr
+    logs = json.loads(told.stdout)
+    assert not [one for one in logs if one["errors"]]
+    # What nobody names is found by brokers, too: nothing of it is older than the last life.
+    assert not [one for one in logs[:-2] if one["garbage"]]
+
+
+def test_entries_are_read_from_the_store_without_the_broker(
+    tmp_path: Path, settings: dict[str, object]
+) -> None:
+    """By signed URLs where the store has such, and with credentials of one's own; over a kill of the broker."""
+    with BrokerProcess(tmp_path, settings, brokers=1) as broker:
+        planner = Planner(f"http://127.0.0.1:{broker.http_port}", TOPIC)
+        publish_and_kill(broker, 0)
+        broker.start()
+        with Link(broker.port) as link:
+            link.producer(TOPIC)
+            link.publish(b"last", 1 << 40)
+        expected = read_back(broker.port, b"last")
+        for signed in (True, False):
+            ask = replace(planner, signed=signed)
+            plan = ask()
+            assert plan.in_objects
+            assert bool(plan.urls) == (signed and str(settings["logUrl"]).startswith("s3:"))
+            found = [bytes(messages(data)[0][1]) for _, _, data in entries(ask, None, None)]
+            assert found == expected
+            (*_, piece) = record_batches(ask, None, None)
+            assert piece.batch["value"].to_pylist()[-1] == b"last"
 
 
 def test_a_store_that_cannot_be_reached_is_told_of_at_the_start(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ MADE_AHEAD = {
     "test_client_schemas": {
         "test_a_schema_that_does_not_fit_is_refused_when_producer_and_consumer_are_opened",
         "test_a_value_that_does_not_fit_is_refused_and_nothing_is_sent",
+        "test_dead_letters_are_read_with_the_schema_that_their_topic_is_read_with",
     },
     "test_client_encryption": {
         "test_keys_of_curves_serve_our_own_clients_on_scalable_topics",

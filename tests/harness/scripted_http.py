@@ -18,6 +18,8 @@ class ScriptedHttp:
     def __init__(self, usual: bytes) -> None:
         self._usual = usual
         self.asked: list[Asked] = []
+        # The `Range` of each request that had one.
+        self.ranges: list[str] = []
         self._answers: list[tuple[int, bytes, dict[str, str]]] = []
         self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._http.server_port}"
@@ -50,6 +52,8 @@ class ScriptedHttp:
             def _answer(self) -> None:
                 size = int(self.headers.get("Content-Length", 0))
                 body = json.loads(self.rfile.read(size)) if size else None
+                if part := self.headers.get("Range"):
+                    server.ranges.append(part)
                 status, data, headers = server.take(Asked(self.command, self.path, body))
                 self.send_response(status)
                 for name, value in {**headers, "Content-Length": str(len(data))}.items():

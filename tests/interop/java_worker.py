@@ -61,7 +61,7 @@ class JavaWorker:
     async def _said(self, expected: str) -> None:
         async with asyncio.timeout(LINE_SECONDS_MAX):
             line = await self._lines.get()
-        assert line == expected
+        assert line == expected, f"it said {line!r} instead of {expected!r}"
 
     async def tell(self, word: str, answer: str | None = None) -> None:
         """Returns once it has answered."""

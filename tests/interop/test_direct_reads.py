@@ -12,7 +12,8 @@ import pulsar
 import pyarrow as pa
 import pytest
 
-from anabranch.client.reading.direct import PlanOutdatedError, entries, plan_entries, record_batches
+from anabranch.client.reading.direct import entries, plan_entries, record_batches
+from anabranch.client.reading.failures import PlanOutdatedError
 from anabranch.client.reading.plans import Planner, PlanRefusedError
 from anabranch.columns import SCHEMA
 from anabranch.model.position import Position

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from anabranch import blocking
-from harness.broker_process import BrokerProcess, rest_call
+from anabranch.cli.main import main
+from harness.broker_process import BrokerProcess, rest_call, until
 
 pytestmark = pytest.mark.interop
 
@@ -74,3 +75,25 @@ def test_backlogs_count_messages_before_and_after_a_restart(tmp_path: Path, is_c
         )
         assert {name: row["backlog"] for name, row in stats(broker).items()} == counted
         assert all(row["stored_bytes"] > SENT for row in stats(broker).values())
+
+
+def test_stats_are_of_the_topics_of_all_brokers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The shared port led to one of several brokers: `stats` showed a part of the topics, and of a topic's backlog."""
+    with BrokerProcess(tmp_path, brokers=3) as broker:
+        until(lambda: len(broker.get("brokers")) == 3)
+        broker.put("scalable/public/default/wide?numInitialSegments=6")
+        broker.put("scalable/public/default/wide/subscriptions/s?type=STREAM")
+        names = [f"topic-{n}" for n in range(6)]
+        with blocking.connect(broker.url) as client:
+            for name in names:
+                with client.producer(f"persistent://public/default/{name}") as producer:
+                    producer.send(b"x")
+            with client.producer("topic://public/default/wide") as producer:
+                for n in range(60):
+                    producer.send(b"x", key=str(n))
+        url = f"http://127.0.0.1:{broker.http_port}"
+        capsys.readouterr()
+        assert main(["stats", "--admin-url", url, "--json"]) == 0
+        shown = {row["topic"]: row for row in json.loads(capsys.readouterr().out)}
+        assert set(shown) >= {f"persistent://public/default/{name}" for name in names}
+        assert shown["topic://public/default/wide"]["backlog"] == 60

@@ -25,6 +25,8 @@ SETTINGS = {
 }
 # Refusals that name the broker that was asked.
 NAMED = ("/lookup/v2/topic/persistent/acme/ns/t?listenerName=odd",)
+# A segment that is sealed at once may end before its load was ever measured, at the one or the other.
+MEASURED = ".load is missing"
 
 
 def test_requests_are_answered_as_by_one_broker(tmp_path: Path) -> None:
@@ -58,4 +60,5 @@ def _differences(one: Answer, three: Answer, *, is_loose: bool, is_named: bool) 
         return [f"{three.status} {three.body[:200]!r}, not {one.status} {one.body[:200]!r}"]
     if one.status >= 400 and one.value != three.value and not is_named:
         return [f"{three.body[:200]!r}, not {one.body[:200]!r}"]
-    return rest_compare.differences(one, three, is_loose=is_loose)
+    found = rest_compare.differences(one, three, is_loose=is_loose)
+    return [text for text in found if not text.endswith(MEASURED)]

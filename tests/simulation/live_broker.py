@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -117,6 +118,7 @@ class Live:
     trace: Trace
     broker: Broker
     is_sized: bool  # Whether entries have the trace's size. Else they are small, and no limit is about bytes.
+    policy: Mapping[str, Any] | None = None  # The topic's own.
     producers: dict[SegmentId, AttachedProducer] = field(default_factory=dict)
     links: dict[tuple[str, int], Link] = field(default_factory=dict)
     seconds: dict[HashRange, npt.NDArray[np.int_]] = field(default_factory=dict)
@@ -128,7 +130,10 @@ class Live:
         record = await topics.create(TOPIC, self.trace.segments)
         for segment in record.layout.active:
             await self.broker.topic(segment.topic(TOPIC))
-        await topics.leading(TOPIC)
+        controller = await topics.leading(TOPIC)
+        if self.policy is not None:
+            await topics.update(TOPIC, lambda record: replace(record, auto_scale=self.policy))
+            await controller.read_record()
         waiting = list(self.trace.consumers)
         for at_ms in range(START_MS, self.trace.end_ms, SECOND):
             if waiting and waiting[0][0] == at_ms:
@@ -219,7 +224,7 @@ def live(trace: Trace, config: BrokerConfig, *, is_sized: bool = False) -> list[
 
 
 def lived(
-    trace: Trace, config: BrokerConfig, *, is_sized: bool = False
+    trace: Trace, config: BrokerConfig, *, is_sized: bool = False, policy: Mapping[str, Any] | None = None
 ) -> tuple[list[Event], list[HistoryRecord]]:
     """What was decided, and what was published of it, but for the stretches that were not over."""
     host, loop = Host("b"), SimLoop(BOOT_S)
@@ -232,7 +237,7 @@ def lived(
         loop.resume(host)
         await asyncio.sleep(0)
         try:
-            return await Live(trace, broker, is_sized).run(), await published(broker)
+            return await Live(trace, broker, is_sized, policy).run(), await published(broker)
         finally:
             await broker.close()
 

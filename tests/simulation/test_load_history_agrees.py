@@ -6,12 +6,14 @@ said about it: stretches of load, and changes of consumers.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from anabranch.autoscale.policy import ScalePolicy
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.scalable.load.auto_policy import broker_policy
 from anabranch.broker.scalable.load.history_records import HistoryRecord
@@ -52,14 +54,16 @@ def columns_of(records: list[HistoryRecord]) -> dict[str, Any]:
     return {name: np.array([row.get(name, 0) for row in rows]) for name in names}
 
 
-def replayed(records: list[HistoryRecord], config: BrokerConfig, **timing: Any) -> list[Event]:
+def replayed(
+    records: list[HistoryRecord], config: BrokerConfig, policy: ScalePolicy | None = None, **timing: Any
+) -> list[Event]:
     recorded = trace_of(columns_of(records))
     # Ticks are a minute apart from when the broker was started, which history does not say.
     first = (int(BOOT_S * SECOND) - recorded.start_ms) % MINUTE or MINUTE
     return [
         (one.at_ms, one.kind, one.segments, one.rule, one.because)
         for one in replay(
-            recorded, broker_policy(config), replace(Timing(first_tick_ms=first), **timing)
+            recorded, policy or broker_policy(config), replace(Timing(first_tick_ms=first), **timing)
         ).decisions
     ]
 
@@ -84,6 +88,21 @@ def test_history_gives_the_same_decisions_at_the_same_moments(name: str) -> None
     assert [event[:4] for event in found] == [event[:4] for event in events]
     # Samples told together have one average: where a load wobbles, figures within sentences are a little off.
     assert (found == events) == (name != WOBBLING)
+
+
+def test_a_topics_own_policy_is_told_and_gives_the_same_decisions() -> None:
+    """Replayed under its broker's policy, the same history made other splits and merges."""
+    config = BrokerConfig()
+    own = {"splitMsgRateInThreshold": 30_000.0, "mergeMsgRateInThreshold": 12_000.0, "maxSegments": 3}
+    events, records = lived(TRACES["a topic that grows and shrinks"], config, policy=own)
+    assert events
+    told = [one.decision.policy for one in records if one.decision is not None]
+    (text,) = set(told)
+    assert text is not None
+    policy = ScalePolicy.of_json(json.loads(text))
+    assert (policy.max_segments, policy.split.msg_rate_in) == (3, 30_000.0)
+    assert replayed(records, config, policy) == events
+    assert replayed(records, config) != events
 
 
 def test_consumers_are_told_to_the_millisecond() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import astuple
 
 import pytest
@@ -142,6 +143,10 @@ OBJECT_SEEDS = 6
 
 def test_on_an_object_store_that_loses_and_delays_answers_nothing_is_lost_either() -> None:
     """Also among the seeds above, where it is drawn."""
+    space: Counter[str] = Counter()
     for seed in range(OBJECT_SEEDS):
         report = run(seed, kinds=drawn(seed) | {TroubleKind.OBJECTS})
         assert report.is_good, str(report)
+        space += Counter(report.space)
+    # Objects were rewritten and deleted while all that went on.
+    assert min(space[one] for one in ("rewritten", "map", "deleted")) > 5, str(space)

@@ -39,12 +39,14 @@ QUICK = {
     "scalableTopicSplitCooldown": "1s",
     "scalableTopicMergeCooldown": "1s",
     "scalableTopicMergeWindow": "1s",
-    "scalableTopicSplitMsgRateInThreshold": 100,
+    # The topic has limits of its own: under the broker's it would not split.
+    "scalableTopicSplitMsgRateInThreshold": 1_000_000,
     "scalableTopicMergeMsgRateInThreshold": 10,
     "loadHistoryHeartbeatInterval": "1s",
 }
 TOPIC = "topic://public/default/busy"
 REST = "scalable/public/default/busy"
+OWN = {"splitMsgRateInThreshold": 100}
 
 
 class Lived:
@@ -54,6 +56,7 @@ class Lived:
         self.broker = broker
         self.published = 0
         broker.put(REST)
+        broker.post(f"{REST}/autoScalePolicy", OWN)
         with blocking.connect(broker.url) as client:
             with client.producer(TOPIC) as producer, client.stream_consumer(TOPIC, "readers"):
 
@@ -260,7 +263,8 @@ def test_a_backtest_under_the_recorded_policy_decides_what_the_broker_did(
     """Timers of a busy machine are late, so only the first decisions must be the same; simulated ones all are."""
     known = read_history(spark, str(history))
     assert known.policy is not None
-    assert known.policy.split.msg_rate_in == 100.0
+    assert known.policy.split.msg_rate_in == 1_000_000
+    assert {name: policy.split.msg_rate_in for name, policy in known.of_topics.items()} == {TOPIC: 100}
     assert known.timing is not None
     assert (known.timing.tick_ms, known.timing.window_ms, known.step_ms) == (1000, 1000, 500)
     words = ["--history", str(history), "--policy", "live:recorded", "--policy", "now:"]

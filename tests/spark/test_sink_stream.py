@@ -59,11 +59,11 @@ class Query:
         finally:
             query.stop()
 
-    def fails(self, said: str) -> None:
+    def fails(self, said: str, **options: object) -> None:
         from pyspark.errors import StreamingQueryException
 
         with pytest.raises(StreamingQueryException, match=said):
-            self.run()
+            self.run(**options)
 
     def found(self) -> list[int]:
         return sorted(int(row.value) for row in read(self.spark, self.river).select("value").collect())
@@ -109,6 +109,20 @@ def test_a_batch_that_was_decided_and_not_shown_is_finished_and_not_written_agai
     query.check()
     # Each batch is decided once: the first run's decision is read by the second.
     assert gate.counted("PUT", "/writes/") == 2
+
+
+@pytest.mark.parametrize("first", ["topic", "persistent"])
+def test_a_decided_batch_is_finished_by_a_query_that_spells_the_topic_otherwise(
+    query: Query, gate: Gate, first: str
+) -> None:
+    one = query.river.topic.replace("topic:", f"{first}:")
+    other = query.river.topic.replace("topic:", "persistent:" if first == "topic" else "topic:")
+    query.put(100)
+    gate.closed.add("/reveal/")
+    query.fails("the gate is closed", topic=one)
+    gate.closed.clear()
+    query.run(topic=other)
+    query.check()
 
 
 def test_a_batch_that_was_written_and_not_decided_is_written_again(query: Query, gate: Gate) -> None:

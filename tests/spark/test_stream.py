@@ -269,3 +269,46 @@ def test_any_history_between_batches_and_crashes_gives_every_row_once(
     river.publish(10)
     run(spark, river, sink, start="earliest", subscription="table")
     assert_in_order(sink.rows, river.published)
+
+
+@pytest.mark.parametrize(
+    ("trigger", "mode", "said"),
+    [
+        ({"continuous": "1 second"}, "append", "does not support continuous processing"),
+        ({"realTime": "5 minutes"}, "update", "not supported in Real-time Mode"),
+    ],
+)
+def test_spark_refuses_triggers_below_a_micro_batch_for_a_python_source(
+    spark: SparkSession, river: River, tmp_path: Path, trigger: dict[str, str], mode: str, said: str
+) -> None:
+    """Spark's own, as docs/spark.md says: nothing is read, and nothing is passed over in silence."""
+    from pyspark.errors import PySparkException
+
+    river.publish(10)
+    frame = spark.readStream.format("anabranch").options(**river.options(start="earliest")).load()
+    writer: Any = frame.select("value").writeStream.format("console").outputMode(mode)
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    with pytest.raises(PySparkException, match=said):
+        writer.trigger(**trigger).start().processAllAvailable()
+
+
+def test_spark_itself_refuses_a_checkpoint_with_leftovers_and_no_first_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Whatever the source is: here one of Spark's own. Without the leftovers, as docs/spark.md advises, it starts."""
+    from pyspark.errors import StreamingQueryException
+
+    leftover = tmp_path / "offsets" / ".0.0d2e9d6e.tmp"
+    leftover.parent.mkdir()
+    leftover.write_text("cut short")
+
+    def start() -> StreamingQuery:
+        numbers = spark.readStream.format("rate").load()
+        return numbers.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
+
+    with pytest.raises(StreamingQueryException, match="STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY"):
+        start().processAllAvailable()
+    leftover.unlink()
+    query = start()
+    query.processAllAvailable()
+    query.stop()

@@ -31,6 +31,7 @@ from anabranch.broker.balance.load.usage import ResourceMeter
 from anabranch.broker.balance.load.view_topics import ViewTopics
 from anabranch.broker.catalog.dynamic_config import DynamicConfig
 from anabranch.broker.catalog.owners import BrokerAddress, Owners
+from anabranch.broker.catalog.registry import writers_in
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.catalog.topic_policies import policy_holder
 from anabranch.broker.config import listeners
@@ -367,7 +368,7 @@ class Broker:
         self.resources.on_policies_change(self._policies_changed)
         self.log.on_accepting_change(self._accepting_changed)
         self.log.on_end(self._log_ended)
-        self.log.ask(living_in(self.metadata))
+        self.log.ask(living_in(self.metadata), writers_in(self.metadata))
         self.background.until_done(self._tell_log_what_lives)
         self.background.every(FENCES_SECONDS, self._look_for_fences)
         self.background.every(self.config.keep_alive_interval_seconds / 3, self.connections.probe)

@@ -30,6 +30,7 @@ from anabranch.broker.admin.http.server import Listening, serve
 from anabranch.broker.admin.namespaces import (
     bundle_stories,
     bundles,
+    chosen_bundles,
     moved_bundles,
     namespaces,
     permissions,
@@ -117,7 +118,9 @@ def create_app(services: AdminServices, page: PageSources) -> RestApp:
     described = tuple(chain.from_iterable(TABLES))
     description = Description(described)
     others = (page_routes(page), docs_routes(description), description_routes(description))
-    for_brokers = chain(owner_calls.inner, unstored.inner, bundle_stories.inner, inner_page_routes(page))
+    for_brokers = chain(
+        owner_calls.inner, unstored.inner, bundle_stories.inner, chosen_bundles.inner, inner_page_routes(page)
+    )
     app = RestApp(services, chain(described, *others), inner=for_brokers)
     services.elsewhere.serve(app.inner)
     return app

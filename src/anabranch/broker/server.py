@@ -243,7 +243,7 @@ def _telling(config: BrokerConfig, where: str) -> Callable[[Broker], None]:
         logs.tell(
             config,
             logging.INFO,
-            f"{broker.service_url} and {broker.http_url}, {where}",
+            f"{broker.service_url} and {broker.http_url} (page: {broker.http_url}/ui), {where}",
             service_url=broker.service_url,
             http_url=broker.http_url,
         )

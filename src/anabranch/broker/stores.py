@@ -186,6 +186,7 @@ def object_log(config: BrokerConfig, *, is_sole: bool = False) -> tuple[ObjectMe
     """The object store that the settings name and a new log in it, for a broker that is the only one on its metadata,
     or one of several. Within `object_refusals`."""
     # Imported only if needed.
+    from anabranch.storage.object.core.choice import RewritePolicy
     from anabranch.storage.object.opening import open_object_log
     from anabranch.storage.object.policy import ObjectLogPolicy
 
@@ -193,6 +194,10 @@ def object_log(config: BrokerConfig, *, is_sole: bool = False) -> tuple[ObjectMe
     policy = ObjectLogPolicy(
         puts_per_second=puts,
         puts_burst=max(1, round(2 * puts)),
+        reclaim_seconds=max(1, config.log_object_reclaim_seconds),
+        rewrite=RewritePolicy(waste_bytes=config.log_object_rewrite_waste_bytes),
+        delete_delay_seconds=config.log_object_delete_delay_seconds,
+        rewrite_bytes_per_second=config.log_object_rewrite_bytes_per_second,
         cache_bytes=config.log_cache_bytes,
         # Reading from the store again costs money, too.
         block_cache_bytes=2 * config.log_cache_bytes,

@@ -68,6 +68,11 @@ ADMIN: Final[Mapping[str, tuple[str, str, str]]] = {
         "declare",
         "make a cluster of brokers on several machines, and look at one",
     ),
+    "log": (
+        "broker.log",
+        "declare",
+        "look at a log in an object store: what would be deleted, is all of it there",
+    ),
     "tokens": ("broker.tokens", "declare", "make keys and tokens, and look into them"),
     "config": ("broker.config", "declare", "show a broker's settings, and where each comes from"),
     "completion": ("completion", "declare", "print a script that completes commands in a shell"),
@@ -92,7 +97,14 @@ def main(argv: Sequence[str] | None = None, ready: Callable[[], object] = lambda
         if hasattr(arguments, "admin_url"):
             _say_who(arguments)
         ready()
-        code: int = command.run(arguments)
+        try:
+            code: int = command.run(arguments)
+        except Exception as error:
+            if getattr(error, "status", None) != 404 or not hasattr(arguments, "admin_url"):
+                raise
+            from anabranch.cli.admin.near_names import with_near_names
+
+            raise with_near_names(error, arguments) from None
         return code
 
     return told(run)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from anabranch.client.consuming.queue import QueueConsumer as QueueConsumer
     from anabranch.client.consuming.stream import StreamConsumer as StreamConsumer
     from anabranch.client.crypto.encryption import Encryption as Encryption
+    from anabranch.client.errors import AccessFailed as AccessFailed
     from anabranch.client.errors import BadArgument as BadArgument
     from anabranch.client.errors import BadCheckpoint as BadCheckpoint
     from anabranch.client.errors import Closed as Closed
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from anabranch.client.errors import MessageIncomplete as MessageIncomplete
     from anabranch.client.errors import RequestRefused as RequestRefused
     from anabranch.client.errors import SchemaMismatch as SchemaMismatch
+    from anabranch.client.errors import SchemaRefused as SchemaRefused
     from anabranch.client.errors import TimedOut as TimedOut
     from anabranch.client.errors import TopicDeleted as TopicDeleted
     from anabranch.client.errors import TopicMadeAgain as TopicMadeAgain
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from anabranch.errors import AnabranchError as AnabranchError
 
 _WHERE = {
+    "AccessFailed": "anabranch.client.errors",
     "AnabranchError": "anabranch.errors",
     "AvroSchema": "anabranch.client.schema.avro",
     "AvroType": "anabranch.client.schema.types",
@@ -85,6 +88,7 @@ _WHERE = {
     "Routing": "anabranch.client.producing.core.lanes",
     "Schema": "anabranch.client.schema.schemas",
     "SchemaMismatch": "anabranch.client.errors",
+    "SchemaRefused": "anabranch.client.errors",
     "StreamConsumer": "anabranch.client.consuming.stream",
     "StringSchema": "anabranch.client.schema.schemas",
     "TimedOut": "anabranch.client.errors",

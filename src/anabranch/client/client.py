@@ -208,6 +208,7 @@ class Client:
             raise Closed("the client is closed: make another with connect()")
         watch = LayoutWatch(self._connections, topic, Backoff(self._chance))
         await self._in_time(topic, watch.open(create=create))
+        watch.warn_of_other_kind()
         return watch
 
     async def _opened(self, part: P, *, in_time: bool = True) -> P:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 
 class OpenedPart(Protocol):
@@ -22,6 +22,17 @@ class Opening(Generic[T]):
     def __init__(self, open_: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._open = open_
         self._opened: list[T] = []
+
+    if not TYPE_CHECKING:  # Type checkers would believe that it has every attribute.
+
+        def __getattr__(self, name: str) -> Any:
+            # A program that forgot to open the part calls one of its methods. Copying asks for names with underscores.
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise AttributeError(
+                f"{name!r} of a part that is not open: open it first, with `await` or `async with`; "
+                "`anabranch.blocking` needs neither"
+            )
 
     def __await__(self) -> Generator[Any, Any, T]:
         return self._open().__await__()

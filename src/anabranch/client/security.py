@@ -112,7 +112,9 @@ class Security:
 def _text(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise AccessFailed(f"token: {path} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
         raise AccessFailed(f"token: {path} cannot be read: {error}") from None
 
 

@@ -271,6 +271,10 @@ class Walk:
         self._segments = found[: _find_segments(self._runs, run, at, room, gap_max, found)]
         return [(file, start, stop) for file, start, stop in self._segments.tolist()]
 
+    def is_in_memory(self, size: int) -> None:
+        """The runs' places are places in memory, of which that many bytes are used: nothing is to be read."""
+        self._segments = np.array([[0, 0, size]], np.int64)
+
     def records(self, memory: memoryview, wanted: Wanted | None = None) -> tuple[Located, bool]:
         """The entries of the whole records in memory, which holds the segments, and whether the next record is bad. An
         incomplete record is neither found nor bad: ask for segments again.

@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from anabranch.autoscale.decide import (
@@ -32,7 +32,7 @@ from anabranch.autoscale.decide import (
 )
 from anabranch.autoscale.decisions import Decision, DecisionKind
 from anabranch.autoscale.load import Load, LoadReport
-from anabranch.autoscale.policy import InvalidPolicy, Resolved, problems, resolve
+from anabranch.autoscale.policy import InvalidPolicy, Resolved, ScalePolicy, problems, resolve
 from anabranch.controller.decision_log import DecisionLog
 from anabranch.controller.feed import StalePart
 from anabranch.controller.scaling import (
@@ -100,6 +100,8 @@ class _Led:
     suppressed: Counter[str] = field(default_factory=Counter)
     rebuckets: int = 0  # By hand, too.
     problems: tuple[str, ...] = ()
+    # The policy of the last evaluation, if it was not the broker's own.
+    policy: ScalePolicy | None = None
     # The facts of the last full evaluation that found nothing to do, kept while they stay the same; and its verdict.
     facts: tuple[object, ...] | None = None
     stays: Stay | None = None
@@ -252,7 +254,9 @@ class AutoScaler:
         if self._listener is not None:
             record = record_of(controller)
             layout = None if record is None else record.layout
-            self._listener.decided(controller.topic, decision, verdict, layout)
+            led = self._led.get(controller.topic)
+            policy = None if led is None else led.policy
+            self._listener.decided(controller.topic, decision, verdict, layout, policy)
 
     def _look_soon(self, led: _Led) -> None:
         if led.wants_look and not led.is_looking and not led.controller.is_busy:
@@ -329,6 +333,7 @@ class AutoScaler:
             return None
         resolved, found = await self._resolved(led.topic, record)
         self._tell_problems(led, found)
+        led.policy = self._policy_of_its_own(resolved, found)
         if now_ms is None:
             now_ms = await self._metadata.now_ms()
         load = await self._owned(led, record)
@@ -362,6 +367,13 @@ class AutoScaler:
         if self._checked[0] is not resolved:
             self._checked = resolved, tuple(problems(resolved.policy))
         return resolved, self._checked[1]
+
+    def _policy_of_its_own(self, resolved: Resolved, found: tuple[str, ...]) -> ScalePolicy | None:
+        """The policy that the topic lives under, if it is not the broker's: with problems, one that is off."""
+        policy, broker = resolved.policy, self._policies.broker
+        if found:
+            return replace(broker, enabled=False)
+        return None if policy is broker or policy == broker else policy
 
     def _tell_problems(self, led: _Led, found: tuple[str, ...]) -> None:
         if found != led.problems:

@@ -49,9 +49,15 @@ class DecisionListener(Protocol):
     """Keeps decisions and the facts behind them. It must be quick, and raise nothing."""
 
     def decided(
-        self, topic: TopicName, decision: Decision, verdict: Verdict | None, layout: SegmentLayout | None
+        self,
+        topic: TopicName,
+        decision: Decision,
+        verdict: Verdict | None,
+        layout: SegmentLayout | None,
+        policy: ScalePolicy | None,
     ) -> None:
-        """An answer differs from the one before; without a verdict, an operation was manual or failed."""
+        """An answer differs from the one before; without a verdict, an operation was manual or failed. `policy` is the
+        topic's where it differs from the broker's own."""
         ...
 
     def consumers_changed(self, topic: TopicName, consumers: Mapping[str, int]) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-# How far time may stand ahead of the clock after a crash.
-AHEAD_MS = 15_000
+# How far time may stand ahead of the clock after a crash: people compare these times with their own clock. If the time
+# is read while nothing is written, a mark is written once in this time.
+AHEAD_MS = 2_000
 # A write takes a new mark along if the last one is older than this: not every write need carry one.
 MARK_AGAIN_MS = 1_000
 

@@ -170,3 +170,11 @@ def segment_of(topic: TopicName) -> tuple[TopicName, HashRange, SegmentId]:
         raise InvalidName(f"{topic} is not a segment://")
     span, number = parse_descriptor(topic.segment)
     return TopicName(Domain.TOPIC, topic.namespace, topic.local), span, number
+
+
+def spoken_name(topic: TopicName) -> str:
+    """The name for an error's text. Users know their topics, not the `segment://` names of the parts."""
+    if topic.domain is not Domain.SEGMENT:
+        return str(topic)
+    whole, _, number = segment_of(topic)
+    return f"segment {number} of {whole}"

@@ -6,7 +6,7 @@ go to the tasks. The result is a row for each topic and policy, including the de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,13 +43,23 @@ class BacktestPlan:
     policies: Mapping[str, ScalePolicy]
     timing: Timing = field(default_factory=Timing)
     limits: Load = SPLIT_OVER  # The limits of a segment, the same for all policies.
+    # The names of policies that stand for the recorded one, and the topics that lived under one of their own.
+    recorded: Collection[str] = ()
+    of_topics: Mapping[str, ScalePolicy] = field(default_factory=dict)
+
+    def policies_of(self, topic: str) -> Mapping[str, ScalePolicy]:
+        """The policies to replay this topic under."""
+        own = self.of_topics.get(topic) if self.recorded else None
+        if own is None:
+            return self.policies
+        return {name: own if name in self.recorded else policy for name, policy in self.policies.items()}
 
 
 def judged(plan: BacktestPlan, topic: str, number: int, kind: str, trace: Trace) -> list[dict[str, Any]]:
     """Replays one topic; returns a row for each policy."""
     found = []
     topic_class = classify(trace, plan.limits)
-    for name, policy in plan.policies.items():
+    for name, policy in plan.policies_of(topic).items():
         replayed = replay(trace, policy, plan.timing)
         one = outcome(trace, replayed, policy.split, plan.limits)
         decisions = [

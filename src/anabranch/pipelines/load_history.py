@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from anabranch.autoscale.policy import ScalePolicy
+from anabranch.autoscale.policy import ScalePolicy, problems
 from anabranch.broker.scalable.load.history_records import HISTORY_TOPIC, VERSION
 from anabranch.pipelines.replay.load_history_schema import COLUMNS, NO_SEGMENT, RATE_COLUMNS, SECONDS, UNKNOWN
 from anabranch.pipelines.replay.replay import Timing
@@ -39,7 +39,14 @@ TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "decisions": (
         *("decision.topic", "at"),
         *(f"decision.{name}" for name in ("kind", "rule", "segments", "because", "no_split", "no_merge")),
-        *("decision.no_rebucket", "decision.buckets", "decision.active", "decision.epoch", "broker"),
+        *(
+            "decision.no_rebucket",
+            "decision.buckets",
+            "decision.policy",
+            "decision.active",
+            "decision.epoch",
+            "broker",
+        ),
     ),
     "consumers": (
         *("consumers.topic", "at", "consumers.subscriptions"),
@@ -166,6 +173,8 @@ class Recorded:
     timing: Timing | None = None
     step_ms: int | None = None
     policy: ScalePolicy | None = None
+    # The policies of topics that lived under another one than their brokers', as they were last.
+    of_topics: Mapping[str, ScalePolicy] = field(default_factory=dict)
 
 
 def read_history(spark: SparkSession, path: str) -> Recorded:
@@ -181,14 +190,47 @@ def read_history(spark: SparkSession, path: str) -> Recorded:
     assert last is not None
     look_ms = int(last["look_ms"])
     timing = Timing(look_ms, look_ms, int(last["window_ms"]), float(last["change"]))
-    return Recorded(found, timing, int(last["interval_ms"]), ScalePolicy.of_json(json.loads(last["policy"])))
+    policy = ScalePolicy.of_json(json.loads(last["policy"]))
+    return Recorded(
+        found, timing, int(last["interval_ms"]), policy, _of_topics(_table(spark, path, "decisions"))
+    )
+
+
+def _of_topics(decisions: DataFrame | None) -> Mapping[str, ScalePolicy]:
+    """The policy of each topic whose last evaluation was under one of its own. Earlier releases did not record it."""
+    from pyspark.sql import functions as f
+
+    if decisions is None or "policy" not in decisions.columns:
+        return {}
+    # What operators do is noted without an evaluation.
+    last = decisions.where("rule <> 'manual'").groupBy("topic").agg(f.max_by("policy", "at").alias("policy"))
+    policies: dict[str, ScalePolicy | None] = {}
+    found = {}
+    for row in last.where("policy is not null").collect():
+        text = row["policy"]
+        if text not in policies:
+            policies[text] = _readable(text)
+        if (policy := policies[text]) is not None:
+            found[row["topic"]] = policy
+    return found
+
+
+def _readable(text: str) -> ScalePolicy | None:
+    """The policy; None for what a foreign writer has put there. A live broker leaves a topic alone whose policy
+    contradicts itself."""
+    try:
+        policy = ScalePolicy.of_json(json.loads(text))
+        return ScalePolicy(enabled=False) if problems(policy) else policy
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def _table(spark: SparkSession, path: str, name: str) -> DataFrame | None:
     from pyspark.errors import AnalysisException
 
     try:
-        return spark.read.parquet(f"{path.rstrip('/')}/{name}")
+        # Files of earlier releases lack columns that were added since.
+        return spark.read.option("mergeSchema", "true").parquet(f"{path.rstrip('/')}/{name}")
     except AnalysisException as error:
         if error.getCondition() == "PATH_NOT_FOUND":
             return None

@@ -127,6 +127,7 @@ class ClusterRun:
             # A subscription in doubt is settled now: its deletion must succeed.
             while not await workload.delete_subscription(self.world, name):
                 self._check_time(f"{name} cannot be deleted")
+                await self.world.cluster.restart_failed()
                 await asyncio.sleep(0.5)
         readers += [
             self.world.on_host(name, RoamingReader(self.world, name, name, is_stream=False).live())
@@ -311,6 +312,8 @@ def run(
             report.callbacks = world.loop.callbacks
             report.reshapings = world.reshapings
             report.rebuckets = world.rebuckets
+            if world.cluster.bucket is not None:
+                report.space = dict(world.cluster.bucket.space)
             report.sent, _, report.delivered = world.history.figures
             world.loop.close()
     return report

@@ -34,6 +34,7 @@ from anabranch.storage.port import (
     LogFullError,
     LogMissingError,
     ReadPlan,
+    Writers,
 )
 
 __all__ = ["MemoryLogStore", "MemoryMedium"]
@@ -504,6 +505,9 @@ class MemoryLogStore:
     async def plan(self, ledger: LedgerId, incarnation: Incarnation, first: int, end: int) -> ReadPlan:
         raise LogMissingError("a log in memory has no files to read: ask its broker")
 
+    async def signed(self, keys: Sequence[str], seconds: int) -> list[str]:
+        return []
+
     # -- giving memory back
 
     def trim(self, ledger: LedgerId, incarnation: Incarnation, first_live: int) -> None:
@@ -521,7 +525,7 @@ class MemoryLogStore:
     def know(self, live: Iterable[LiveLedger]) -> None:
         self._live.know(live)
 
-    def ask(self, living: Living) -> None:
+    def ask(self, living: Living, writers: Writers | None = None) -> None:
         """A trim or a delete frees the memory, whichever incarnation wrote it."""
 
     def retain(self, live: Iterable[LiveLedger]) -> None:

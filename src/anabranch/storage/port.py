@@ -177,6 +177,9 @@ NO_RECORD = "/no-record"
 # record that could not be read is left out of the answer.
 Living = Callable[[Sequence[str]], Awaitable[Mapping[str, Sequence[LiveLedger]]]]
 
+# The incarnations that brokers write which are registered at this moment; None if that could not be found out.
+Writers = Callable[[], Awaitable[Collection[Incarnation] | None]]
+
 
 @dataclass(frozen=True, slots=True)
 class FileRun:
@@ -192,11 +195,24 @@ class FileRun:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadPlan:
-    """The files in which a reader that bypasses the broker finds entries. Readers check ledger, entry and CRC of each
-    record.
+class ObjectRun:
+    """A stretch of one object that holds records of one ledger and of no other: the entries [first, end) in their
+    order, and perhaps entries before and behind these, and state records."""
 
-    If a file is missing, plan again. After `expires_at_ms` (the store's clock) files may be removed at any time.
+    key: str
+    first: int
+    end: int
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """The files or objects in which a reader that bypasses the broker finds entries. Readers check ledger, entry and
+    CRC of each record.
+
+    If one is missing, plan again. After `expires_at_ms` (the store's clock) they may be removed at any time. The plan
+    may end before what was asked for, where that would take too long; it never is empty.
     """
 
     ledger: LedgerId
@@ -204,6 +220,10 @@ class ReadPlan:
     end: int
     runs: tuple[FileRun, ...]
     expires_at_ms: int
+    # Of a log in an object store, instead of `runs`; and where the objects are, for readers with credentials of their
+    # own.
+    objects: tuple[ObjectRun, ...] = ()
+    objects_url: str = ""
 
 
 class LogStore(Protocol):
@@ -311,6 +331,9 @@ class LogStore(Protocol):
 
     async def plan(self, ledger: LedgerId, incarnation: Incarnation, first: int, end: int) -> ReadPlan: ...
 
+    async def signed(self, keys: Sequence[str], seconds: int) -> list[str]:
+        """URLs with which anybody can read these objects of plans for so long. None at all if the log has none."""
+
     # -- giving disk back
 
     def trim(self, ledger: LedgerId, incarnation: Incarnation, first_live: int) -> None:
@@ -330,10 +353,11 @@ class LogStore(Protocol):
         All other ledgers of ended incarnations are dead, unless `know` has named them. After this call, ledgers that
         neither it nor `know` nor `take` has named are not served. Rewriting and deletion begin only after it."""
 
-    def ask(self, living: Living) -> None:
-        """From now on the store may ask at any time what records name.
+    def ask(self, living: Living, writers: Writers | None = None) -> None:
+        """From now on the store may ask at any time what records name, and which incarnations have a writer.
 
-        Brokers that share a log need it: a topic that has moved to another broker is trimmed there."""
+        Brokers that share a log need it: a topic that has moved to another broker is trimmed there, and the log of a
+        broker that has ended is looked after by the others."""
 
     async def reclaim(self) -> None:
         """Runs one pass of deletion and rewriting to its end now (it also happens by itself in the background)."""

@@ -222,7 +222,8 @@ class Supervisor:
         logs.tell(
             self._config,
             logging.INFO,
-            f"{shared.service_url} and {shared.http_url}, {self._brokers} brokers, data in {self._config.data_dir}",
+            f"{shared.service_url} and {shared.http_url} (page: {shared.http_url}/ui), "
+            f"{self._brokers} brokers, data in {self._config.data_dir}",
             service_url=shared.service_url,
             http_url=shared.http_url,
             brokers=self._brokers,

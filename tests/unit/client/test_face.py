@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import json
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -15,9 +17,12 @@ from typing import Any
 import pytest
 
 import anabranch
+from anabranch import AnabranchError
+from anabranch.client import errors
 from unit.client.scripted import ScriptedBroker
 
 ROOT = Path(anabranch.__file__).parents[2]
+BIN = str(Path(sys.executable).parent)
 
 
 @pytest.mark.parametrize("name", anabranch.__all__)
@@ -236,3 +241,59 @@ def test_nothing_about_entry_buckets_can_be_chosen_by_an_application() -> None:
                     offered |= inspect.signature(one).parameters.keys()
     assert {"messages_max", "consumer_name", "stream_consumer", "ordering_key"} <= offered
     assert not [name for name in offered if "bucket" in name.lower() or name == "splits"]
+
+
+# Raised to the sink of Spark only, or caught as the class above it.
+OF_THE_CLIENT = {"AttemptDropped", "AttemptInDoubt", "ConnectRefused", "WriteDecided"}
+
+
+def test_every_error_that_an_application_gets_is_public_and_in_the_table() -> None:
+    """`TopicMadeAgain` stood in the table and was not to be caught by that name."""
+    found = {
+        name
+        for name, one in vars(errors).items()
+        if isinstance(one, type) and issubclass(one, AnabranchError)
+    }
+    assert {name for name in found - OF_THE_CLIENT if name not in anabranch.__all__} == set()
+    table = (ROOT / "docs" / "client" / "README.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"^\| `(\w+)` \|", table, re.M))
+    assert found - OF_THE_CLIENT - {"AnabranchError"} == told
+
+
+@pytest.mark.skipif(shutil.which("basedpyright", path=BIN) is None, reason="`make pyright` installs it")
+def test_pyright_finds_nothing_wrong_in_a_program_that_uses_all_of_the_client(tmp_path: Path) -> None:
+    source = (Path(__file__).parent / "whole_surface.py").read_text(encoding="utf-8")
+    assert pyright(tmp_path, source) == []
+    # It sees types of messages, or it would say nothing of this either.
+    wrong = (
+        source
+        + """
+
+async def wrong(client: anabranch.Client) -> None:
+    producer = await client.producer("t", schema=anabranch.JsonSchema(Order))
+    await producer.send("no order")
+"""
+    )
+    (told,) = pyright(tmp_path, wrong)
+    assert told["rule"] == "reportArgumentType"
+
+
+def pyright(folder: Path, source: str) -> list[Any]:
+    """What it finds in the program."""
+    program = folder / "program.py"
+    program.write_text(source, encoding="utf-8")
+    settings = {"typeCheckingMode": "standard", "include": [str(program)], "pythonVersion": "3.11"}
+    (folder / "pyrightconfig.json").write_text(json.dumps(settings), encoding="utf-8")
+    ran = subprocess.run(
+        [
+            str(Path(BIN) / "basedpyright"),
+            "--outputjson",
+            f"--pythonpath={sys.executable}",
+            f"--project={folder}",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found: list[Any] = json.loads(ran.stdout)["generalDiagnostics"]
+    return found

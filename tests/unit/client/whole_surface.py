@@ -154,6 +154,8 @@ def errors(error: anabranch.AnabranchError) -> bool:
             pass
         case anabranch.BadCheckpoint() | anabranch.DataLost():
             pass
+        case anabranch.AccessFailed() | anabranch.SchemaRefused() | anabranch.TopicMadeAgain():
+            pass
         case anabranch.SchemaMismatch() | anabranch.CryptoFailed() | anabranch.MessageIncomplete():
             pass
     return error.retryable

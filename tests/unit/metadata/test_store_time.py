@@ -31,6 +31,16 @@ def test_time_after_a_crash_stands_at_the_mark_until_the_clock_has_caught_up() -
     assert time.now_ms() == 9_001
 
 
+def test_a_crash_puts_time_ahead_by_less_than_people_notice() -> None:
+    """It was 15 s: after `kill -9` a topic's decisions were dated ahead of everybody's clock."""
+    clock = Clock(1_000)
+    time = StoreTime(clock, 0)
+    mark = time.next_mark_ms(is_writing=True)
+    assert mark is not None
+    after = StoreTime(clock, mark)
+    assert 0 < after.now_ms() - clock.now_ms <= 2_000
+
+
 def test_no_time_after_the_mark_is_shown() -> None:
     clock = Clock(1_000)
     time = StoreTime(clock, 0)

@@ -114,12 +114,13 @@ class BalanceParts:
             brokers_expected=brokers_expected,
         )
         self.balancer.owners.bundles.on_groups(self.placement.changed)
+        self.balancer.released = self._counted.released
 
     def _new_states(self, election: KnownLeader) -> StateLog:
         me = BrokerRun(self._registry.me.id, self._registry.me.run_id)
-        return CountedStateLog(
-            self._stored_states(me, election), self.counts, self.decisions, me, self._time_s
-        )
+        stored = self._stored_states(me, election)
+        self._counted = CountedStateLog(stored, self.counts, self.decisions, me, self._time_s)
+        return self._counted
 
     def _stored_states(self, me: BrokerRun, election: KnownLeader) -> StateLog:
         if self._config().load_manager_service_unit_state_table_view_class_name != TOPIC:

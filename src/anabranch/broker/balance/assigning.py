@@ -87,6 +87,7 @@ class Assigning:
             await self._states.append(
                 owned(bundle, version, choice.to, self._owners.me, self._now_ms(), told)
             )
-            log.info("%s: assigned to %s: %s", bundle, choice.to, told)
+            # The line that operators read is that of `balance_log`, here as for all changes.
+            log.debug("%s: assigned to %s: %s", bundle, choice.to, told)
         finally:
             self._given.pop(bundle, None)

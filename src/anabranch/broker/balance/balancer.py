@@ -117,11 +117,19 @@ class Balancer:
         self.history = BundleHistory(now_ms)
         self.decisions = BalanceLog(now_ms)
         self.loads: Callable[[], Mapping[str, BrokerLoad]] = dict
+        # Told of each bundle whose topics this broker has given to others.
+        self.released: Callable[[BundleName], None] = lambda bundle: None
 
     def attach(self, topics: MovedTopics) -> None:
         """The broker's topics; to be called once, before `start`."""
         self.moves = BundleMoves(
-            self.owners, self.states, topics, self._peers, self._now_ms, self.splitting.perform
+            self.owners,
+            self.states,
+            topics,
+            self._peers,
+            self._now_ms,
+            self.splitting.perform,
+            released=lambda bundle: self.released(bundle),
         )
 
     async def start(self) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Protocol
 
+from anabranch.autoscale.verdict import counted
 from anabranch.balance.core.fold import Fold
 from anabranch.balance.core.states import BrokerRun
 from anabranch.broker.catalog.registry import BrokerRegistry
@@ -73,4 +74,4 @@ class LeastBundles:
         has = Counter(now.to for now in self._fold().bundles.values() if now.to is not None)
         has.update(given.values())
         to = min(able, key=lambda run: (has[run], run.broker))
-        return OwnerChoice(to, f"{to} has {has[to]} bundles, no other broker has fewer")
+        return OwnerChoice(to, f"{to} has {counted(has[to], 'bundle')}, no other broker has fewer")

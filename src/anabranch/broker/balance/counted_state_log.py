@@ -45,8 +45,9 @@ class CountedStateLog:
         self._decisions = decisions
         self._me = me
         self._clock = clock
-        # When the moves of bundles began that this broker gives, and that it gets.
+        # When the moves of bundles began that this broker gives, and that it gets; and when it had let go of those.
         self._given_s: dict[BundleName, float] = {}
+        self._released_s: dict[BundleName, float] = {}
         self._gotten_s: dict[BundleName, float] = {}
         self._stop: Callable[[], None] = lambda: None
 
@@ -128,6 +129,15 @@ class CountedStateLog:
             counts.split(BalanceResult.SUCCESS, ADMIN)
             self._decisions.done(BalanceAct.SPLIT, name, ADMIN, change.reason, source=to)
 
+    # -- what it does with bundles
+
+    def released(self, bundle: BundleName) -> None:
+        """All topics of a bundle that this broker gives are closed here."""
+        begun_s, now_s = self._given_s.get(bundle), self._clock()
+        if begun_s is not None and bundle not in self._released_s:
+            self._released_s[bundle] = now_s
+            self._counts.move_times[MoveTime.RELEASE].observe(1000 * (now_s - begun_s))
+
     # -- what it reads
 
     def _read(self, changes: Sequence[BundleChange]) -> None:
@@ -140,7 +150,11 @@ class CountedStateLog:
                 if change.to == self._me:
                     self._gotten_s.setdefault(change.bundle, now_s)
                 continue
-            for kind, began in ((MoveTime.UNLOAD, self._given_s), (MoveTime.ASSIGN, self._gotten_s)):
+            for kind, began in (
+                (MoveTime.UNLOAD, self._given_s),
+                (MoveTime.DISCONNECT, self._released_s),
+                (MoveTime.ASSIGN, self._gotten_s),
+            ):
                 if (begun_s := began.pop(change.bundle, None)) is not None:
                     self._counts.move_times[kind].observe(1000 * (now_s - begun_s))
 

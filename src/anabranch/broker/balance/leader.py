@@ -28,8 +28,8 @@ from anabranch.model.bundles import BundleName
 
 log = logging.getLogger(__name__)
 
-# A leader that has just started may see the other brokers start too. It gives nothing away before all are there; if it
-# does not know how many there will be, before none has come for a while. Nor does it wait for them for too long.
+# A leader that has just started may see the other brokers start too. It gives nothing away before all have been there;
+# if it does not know how many there will be, before none has come for a while. Nor does it wait for them for too long.
 SETTLE_S: Final = 1.0
 SETTLE_MAX_S: Final = 10.0
 SETTLE_LOOK_S: Final = 0.05
@@ -83,6 +83,8 @@ class BundleLeader:
         self._looking: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()
         self._began_s = self._changed_s = 0.0
+        # The brokers that have been there since this one started. Those of them that have gone are not about to come.
+        self._seen: set[str] = set()
         # The term for which bundles without an owner were assigned.
         self._assigned_for = 0
         self._leaving: dict[str, asyncio.Task[None]] = {}
@@ -92,6 +94,7 @@ class BundleLeader:
 
     def start(self) -> None:
         self._began_s = self._changed_s = asyncio.get_running_loop().time()
+        self._seen = set(self._registry.living())
         self._stops = [
             self._leading.on_change(self.look_soon),
             self._registry.on_change(self._brokers_changed),
@@ -118,6 +121,7 @@ class BundleLeader:
 
     def _brokers_changed(self) -> None:
         self._changed_s = asyncio.get_running_loop().time()
+        self._seen |= self._registry.living().keys()
         self.look_soon()
 
     async def _look_often(self) -> None:
@@ -169,7 +173,7 @@ class BundleLeader:
         loop = asyncio.get_running_loop()
         while (now_s := loop.time()) < self._began_s + SETTLE_MAX_S:
             if self._brokers_expected:
-                left_s = SETTLE_LOOK_S if len(self._registry.living()) < self._brokers_expected else 0.0
+                left_s = SETTLE_LOOK_S if len(self._seen) < self._brokers_expected else 0.0
             else:
                 left_s = max(self._began_s, self._changed_s) + SETTLE_S - now_s
             if left_s <= 0:

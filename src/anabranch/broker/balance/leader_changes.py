@@ -179,5 +179,5 @@ class LeaderChanges:
         finally:
             self._given.pop(change.bundle, None)
         where = "" if change.to is None else f" to {change.to}"
-        log.info("%s: %s%s: %s", change.bundle, change.action, where, change.reason)
+        log.debug("%s: %s%s: %s", change.bundle, change.action, where, change.reason)
         return change.version

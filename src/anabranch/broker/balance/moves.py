@@ -57,8 +57,10 @@ class BundleMoves:
         split: Callable[[Duty], Awaitable[None]],
         *,
         silence_max_s: float = SILENCE_MAX_S,
+        released: Callable[[BundleName], None] = lambda bundle: None,
     ) -> None:
-        """`split` creates the children of a bundle and changes the boundaries of its namespace."""
+        """`split` creates the children of a bundle and changes the boundaries of its namespace. `released` is told of
+        each bundle that this broker has let go of."""
         self._owners = owners
         self._me = owners.me
         self._states = states
@@ -67,6 +69,7 @@ class BundleMoves:
         self._now_ms = now_ms
         self._split = split
         self._silence_max_s = silence_max_s
+        self._let_go = released
         self._tasks = BundleTasks()
         # What sources have last said, by bundle: the version of the transfer, and how many topics are left. And what
         # wakes the tasks that wait for it.
@@ -116,6 +119,7 @@ class BundleMoves:
                 await self._hand_over(duty)
             case DutyKind.UNLOAD:
                 await self._topics.let_go(duty.bundle.holds)
+                self._let_go(duty.bundle)
                 await self._end(duty)
             case DutyKind.SPLIT:
                 await self._until_split(duty)
@@ -162,6 +166,7 @@ class BundleMoves:
                 with contextlib.suppress(AnabranchError):
                     await self._say(duty, self._topics.left(duty.bundle.holds))
             await moving
+            self._let_go(duty.bundle)
         finally:
             # What is on its way goes on.
             moving.cancel()

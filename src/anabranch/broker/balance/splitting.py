@@ -69,7 +69,7 @@ class Splitting:
             await self._states.append(split(now, children, self._me, self._now_ms(), reason))
         except ChangeRejected as error:
             raise NotReadyError(f"{bundle} is not split: {error}") from error
-        log.info("%s: split into %d bundles: %s", bundle, len(children), reason)
+        log.debug("%s: split into %d bundles: %s", bundle, len(children), reason)
         return children
 
     async def perform(self, duty: Duty) -> None:

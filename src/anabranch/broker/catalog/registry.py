@@ -23,6 +23,8 @@ from anabranch.errors import AnabranchError
 from anabranch.metadata.errors import AlreadyExists, MetadataError
 from anabranch.metadata.followed import FollowedRecords
 from anabranch.metadata.port import MetadataStore, SessionState, Versioned
+from anabranch.model.position import Incarnation
+from anabranch.storage.port import Writers
 
 log = logging.getLogger(__name__)
 
@@ -127,6 +129,31 @@ class BrokerRegistration:
 def broker_path(service_url: str) -> str:
     """The path at which the broker of that service URL registers."""
     return f"{BROKERS}/{broker_id(service_url)}"
+
+
+def writers_in(metadata: MetadataStore) -> Writers:
+    """Reads the registrations themselves: never what a watch or a cache has told before."""
+
+    async def writers() -> frozenset[Incarnation] | None:
+        try:
+            # After a fresh read no other read of this session is older.
+            await metadata.get(BROKERS, fresh=True)
+            found = set()
+            for name in await metadata.children(BROKERS):
+                stored = await metadata.get(f"{BROKERS}/{name}")
+                if stored is None:
+                    continue
+                incarnation = BrokerRegistration.decode(stored.value).incarnation
+                if not incarnation:
+                    # Of a release that does not tell: which log it writes is not known.
+                    return None
+                found.add(Incarnation(incarnation))
+            return frozenset(found)
+        except (MetadataError, BadRegistration) as error:
+            log.warning("which brokers live could not be read: %s", error)
+            return None
+
+    return writers
 
 
 class BrokerRegistry:

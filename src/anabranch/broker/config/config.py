@@ -288,6 +288,14 @@ class BrokerConfig(BalancerConfig, frozen=True, kw_only=True, rename=spelled, fo
     # The most commits a second that are put into an object store, after a burst of twice as many; 0: no limit. Each put
     # is paid for; between two of them, what is published waits.
     log_object_puts_per_second: float = 10.0
+    # How often an object store is looked through for space to give back, and how long objects are kept in which nothing
+    # lives any more, or that were rewritten: readers may be on their way.
+    log_object_reclaim_seconds: int = 600
+    log_object_delete_delay_seconds: int = 1800
+    # Objects that are mostly dead are rewritten once they waste so many bytes together, and so many bytes of them are
+    # read in a second; 0 for the second: nothing is rewritten.
+    log_object_rewrite_waste_bytes: int = 64 * MIB
+    log_object_rewrite_bytes_per_second: int = 16 * MIB
     log_file_bytes: int = 64 * MIB
     log_cache_bytes: int = 64 * MIB
     # Consumed entries that no retention keeps stay this long, or until a topic has this many bytes of them: a consumer

@@ -32,7 +32,6 @@ class Bucket:
         "holder",
         "is_following",
         "owner",
-        "search",
         "served",
         "since",
     )
@@ -48,7 +47,6 @@ class Bucket:
         self.is_following = True
         self.served = 0
         self.awaited: Position | None = None
-        self.search: Position | None = None
 
     def is_free_for(self, consumer: AttachedConsumer) -> bool:
         return (self.holder is None or self.holder is consumer) and self.every.is_free_for(consumer)
@@ -56,11 +54,6 @@ class Bucket:
     def await_entry(self, at: Position) -> None:
         """An entry waits until this bucket has got to it."""
         self.awaited = at if self.awaited is None else max(self.awaited, at)
-
-    @property
-    def held_by(self) -> AttachedConsumer | None:
-        """The consumer that has entries with keys of this bucket, if only among those of every bucket."""
-        return self.every.holder if self.holder is None else self.holder
 
     @property
     def is_open(self) -> bool:
@@ -84,6 +77,8 @@ class BucketQueues:
         # Buckets to check again, and buckets that wait for room at a consumer.
         self._ready: dict[int, None] = {}
         self._short: dict[AttachedConsumer, set[int]] = {}
+        # Chunks that wait, of messages that were begun: only the consumer with the others can use them.
+        self._destined: dict[Position, AttachedConsumer] = {}
         # The first entry that waits in any of the buckets, while that is known.
         self._first: Position | None = None
         self._is_first_known = True
@@ -111,7 +106,7 @@ class BucketQueues:
     def receiver(self, at: Position, span: Span) -> AttachedConsumer | None:
         """The consumer that may get the entry now, whatever its room. None: it must wait."""
         first, last = span
-        owner = self.all[first].owner
+        owner = self._heir(at, first)
         if owner is None or not self.every.is_free_for(owner) or self.every.waits_before(at):
             return None
         if span == self._every_span:
@@ -124,6 +119,10 @@ class BucketQueues:
             if bucket.aside and bucket.aside[0].at < at:
                 return None
         return owner
+
+    def _heir(self, at: Position, first: int) -> AttachedConsumer | None:
+        """The consumer that the entry is for, whose first bucket is that one."""
+        return self._destined.get(at, self.all[first].owner) if self._destined else self.all[first].owner
 
     def _are_all_free_for(self, owner: AttachedConsumer) -> bool:
         # As long as a consumer has entries of every bucket, no other one gets any.
@@ -167,6 +166,19 @@ class BucketQueues:
                     self._ready[number] = None
 
     # -- what waits
+
+    def destine(self, at: Position, consumer: AttachedConsumer | None) -> None:
+        """The entry is for that consumer, and not for the owner of its buckets; None: for that owner."""
+        if consumer is None:
+            self._destined.pop(at, None)
+        else:
+            self._destined[at] = consumer
+
+    def forget_destined(self, consumer: AttachedConsumer) -> None:
+        """What waits for the consumer alone waits for the owners of its buckets."""
+        if self._destined:
+            self._destined = {at: one for at, one in self._destined.items() if one is not consumer}
+            self.check_all()
 
     def wait(self, number: int, one: WaitingEntry) -> None:
         """Adds the entry to those that wait in that bucket."""
@@ -244,16 +256,19 @@ class BucketQueues:
         out: list[Position],
         room: dict[AttachedConsumer, int],
     ) -> None:
-        every, consumer = self.every, self.all[0].owner
-        if consumer is not None and not (every.is_free_for(consumer) and self._are_all_free_for(consumer)):
-            consumer = None
+        every = self.every
+        is_free: dict[AttachedConsumer, bool] = {}
         while every.waiting and len(out) < entries_max:
             one = every.waiting[0]
             if is_acked(one.at):
                 every.pop()
                 continue
-            before = self._first_waiting()
+            consumer, before = self._heir(one.at, 0), self._first_waiting()
             if consumer is None or one.at >= collected or (before is not None and before < one.at):
+                return
+            if consumer not in is_free:
+                is_free[consumer] = every.is_free_for(consumer) and self._are_all_free_for(consumer)
+            if not is_free[consumer]:
                 return
             has = room.get(consumer, consumer.permits if consumer.has_room else 0)
             if has <= 0:
@@ -262,21 +277,9 @@ class BucketQueues:
             room[consumer] = has - one.messages
             out.append(one.at)
 
-    def take_parts(self, number: int) -> list[Position]:
-        """Removes and returns what waits in that bucket and may be a later chunk of a message."""
-        parts = [one for one in self.all[number].aside if one.is_part]
-        places = {one.at for one in parts}
-        for other in dict.fromkeys(
-            n for span in {one.span for one in parts} for n in range(span[0], span[1] + 1)
-        ):
-            self._keep(other, [one for one in self.all[other].aside if one.at not in places])
-        of_every = self.every.take_parts()
-        if of_every:
-            self._check_waiting()
-        return [*(one.at for one in parts), *of_every]
-
     def take_out(self, at: Position, span: Span) -> None:
         """Removes an entry from those that wait, wherever it does."""
+        self._destined.pop(at, None)
         if span == self._every_span:
             if self.every.take_out(at):
                 self._check_waiting()
@@ -295,6 +298,7 @@ class BucketQueues:
     def drop_below(self, at: Position) -> None:
         """Forgets entries that are acknowledged by other means."""
         self.every.drop_below(at)
+        self._destined = {place: one for place, one in self._destined.items() if place >= at}
         for number, bucket in enumerate(self.all):
             if bucket.aside and bucket.aside[0].at < at:
                 self._keep(number, [one for one in bucket.aside if one.at >= at])

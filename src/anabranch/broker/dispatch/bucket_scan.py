@@ -24,9 +24,8 @@ class BucketScan:
         self._buckets = buckets
         self._bursts = 0
         self.at = at
-        # Whether buckets have got to different places, and whether the log is searched for one of them.
+        # Whether buckets have got to different places.
         self.is_split = False
-        self.is_searching = False
 
     def collected(self, bucket: Bucket) -> Position:
         """Every entry of the bucket below this was sent or waits in it."""
@@ -50,24 +49,14 @@ class BucketScan:
         self.at = at
         self.is_split = any(not one.is_following or one.since > at for one in self._buckets)
 
-    def look_for(self, bucket: Bucket) -> None:
-        """Searches what the bucket has not collected, while entries wait for its holder's acknowledgements: the holder
-        lacks chunks."""
-        bucket.search = self.collected(bucket)
-        self.is_searching = True
-
     def reached(self, at: Position) -> None:
         """The reading has got to `at` without leaving anything out."""
-        before, self.at = self.at, at
-        if not self.is_split and not self.is_searching:
+        self.at = at
+        if not self.is_split:
             return
         self._bursts += 1
-        self.is_split = self.is_searching = False
+        self.is_split = False
         for bucket in self._buckets:
-            if bucket.search is not None:
-                self.is_searching = True
-                if before <= bucket.search < at:
-                    bucket.search = at
             if bucket.is_following and bucket.since <= at:
                 bucket.served = self._bursts
             else:
@@ -84,7 +73,7 @@ class BucketScan:
         ):
             # An entry waits in another bucket until this one has got to it.
             return collected
-        return bucket.search if bucket.held_by is not None else None
+        return None
 
     def choose(self, aside_max: int, unread: Callable[[Position], Position | None]) -> Position | None:
         """Where to read next; the bucket that was served longest ago comes first. `unread` returns the first unread
@@ -99,6 +88,6 @@ class BucketScan:
                 best, chosen = (bucket.served, wanted), bucket
         if best is None or chosen is None:
             return None
-        # A search serves no consumer, but has had its turn.
+        # What it reads may all wait, but it has had its turn.
         chosen.served = self._bursts + 1
         return best[1]

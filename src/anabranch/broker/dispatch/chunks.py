@@ -1,7 +1,8 @@
 """Data plane. Which consumer has the first chunks of a message: only that one can assemble the message. Pure.
 
-A message begins when its first chunk is sent and ends with its last one. If its consumer leaves or hands chunks back,
-the message begins again, perhaps with another consumer. Chunks whose consumer has no room wait here, by position.
+A message begins when its first chunk is sent and ends when all of them were. If its consumer leaves or hands chunks
+back, the message begins again, perhaps with another consumer. Chunks whose consumer has no room may wait here, by
+position.
 """
 
 from __future__ import annotations
@@ -36,15 +37,14 @@ def name_of(metadata: pb.MessageMetadata) -> Name:
 
 
 class _Begun:
-    """A message whose chunks at `places` were sent to `owner`."""
+    """A message whose chunks at `places`, with those numbers, were sent to `owner`."""
 
-    __slots__ = ("following", "owner", "places")
+    __slots__ = ("numbers", "owner", "places")
 
     def __init__(self, owner: AttachedConsumer) -> None:
         self.owner = owner
         self.places: list[Position] = []
-        # The number of the chunk after those that were sent to it or wait for it.
-        self.following = 0
+        self.numbers: set[int] = set()
 
 
 class BegunChunks:
@@ -71,53 +71,35 @@ class BegunChunks:
         found = self._begun.get(name_of(metadata))
         return None if found is None else found.owner
 
-    def is_in_turn(self, metadata: pb.MessageMetadata) -> bool:
-        """Whether no chunk is missing between this one and those that its consumer has or waits for."""
-        found = self._begun.get(name_of(metadata))
-        return found is not None and metadata.chunk_id <= found.following
-
-    @property
-    def has_any(self) -> bool:
-        """Whether any consumer has some chunks of a message and lacks others."""
-        return bool(self._begun)
-
-    @property
-    def owners(self) -> set[AttachedConsumer]:
-        """The consumers that have some chunks of a message and lack others."""
-        return {one.owner for one in self._begun.values()}
-
-    def has_begun(self, owner: AttachedConsumer) -> bool:
-        """Whether the consumer has some chunks of a message and lacks others."""
-        return any(one.owner is owner for one in self._begun.values())
-
     def has_room(self, owner: AttachedConsumer) -> bool:
         """Whether a chunk may be sent to the consumer now, after the chunks that wait for it."""
         return owner.has_room and owner not in self._waiting
 
-    def sent(self, at: Position, metadata: pb.MessageMetadata, owner: AttachedConsumer) -> None:
+    def sent(self, at: Position, metadata: pb.MessageMetadata, owner: AttachedConsumer) -> bool:
+        """Notes a chunk as sent; whether the consumer has the whole message now."""
         name = name_of(metadata)
-        if metadata.chunk_id >= metadata.num_chunks_from_msg - 1:
-            self._begun.pop(name, None)
-            return
         begun = self._begun.get(name)
-        if begun is None or begun.owner is not owner or metadata.chunk_id <= 0:
+        is_again = begun is not None and metadata.chunk_id <= 0 and metadata.chunk_id in begun.numbers
+        if begun is None or begun.owner is not owner or is_again:
             begun = self._begun[name] = _Begun(owner)
             if len(self._begun) > BEGUN_MAX:
                 del self._begun[next(iter(self._begun))]
         if len(begun.places) >= CHUNKS_MAX:
             del self._begun[name]
-            return
+            return False
         begun.places.append(at)
-        begun.following = max(begun.following, metadata.chunk_id + 1)
+        if 0 <= metadata.chunk_id < metadata.num_chunks_from_msg:
+            begun.numbers.add(metadata.chunk_id)
+        is_whole = len(begun.numbers) == metadata.num_chunks_from_msg
+        if is_whole:
+            del self._begun[name]
+        return is_whole
 
     def wait(
         self, at: Position, metadata: pb.MessageMetadata, owner: AttachedConsumer, key_hash: int = 0
     ) -> None:
-        name = name_of(metadata)
-        self._waiting.setdefault(owner, []).append((at, key_hash, name))
+        self._waiting.setdefault(owner, []).append((at, key_hash, name_of(metadata)))
         self.waiting += 1
-        if (begun := self._begun.get(name)) is not None:
-            begun.following = max(begun.following, metadata.chunk_id + 1)
 
     def let_go(self) -> list[Position]:
         """Removes and returns the chunks whose consumers have room again."""

@@ -9,8 +9,9 @@ Who owns a bucket is told by name, from the stored sessions. A bucket is withhel
 or one that is not connected. As for an Exclusive consumer, delivery times are ignored and any number of messages may be
 unacknowledged; only the number of entries is bounded.
 
-The chunks of a message that was begun go to its holder before their turn, also once another consumer owns the bucket:
-the holder acknowledges nothing of the message before it has all of it, so whatever waits for it would wait for ever.
+The chunks of a message that was begun go to the consumer that has the others, also once another one owns the bucket. A
+message counts in the order of its key where it becomes whole, as it does for a lone consumer. Until then its chunks
+hold no bucket: they are not acknowledged, and the rest of the message may never come.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from anabranch.broker.dispatch.base import DispatchContext
-from anabranch.broker.dispatch.bucket_queues import Bucket, BucketQueues
+from anabranch.broker.dispatch.bucket_queues import BucketQueues
 from anabranch.broker.dispatch.bucket_scan import BucketScan
-from anabranch.broker.dispatch.chunks import WAITING_MAX, BegunChunks
+from anabranch.broker.dispatch.chunks import BegunChunks
 from anabranch.broker.dispatch.concurrent import ConcurrentDispatcher
 from anabranch.broker.dispatch.consumer import AttachedConsumer
 from anabranch.broker.dispatch.every_bucket import Span, WaitingEntry
@@ -42,6 +43,8 @@ ENTRIES_UNACKED_MAX: Final = 200_000
 # A span as one integer, as it is noted with a sent entry.
 _SHIFT: Final = 16
 _LOW: Final = (1 << _SHIFT) - 1
+# With the span of a chunk that left its message incomplete.
+_HOLDS_NOTHING: Final = 1 << (2 * _SHIFT)
 
 # The name of each bucket's owner, None where no consumer is named.
 OwnerNames = Sequence[str | None]
@@ -80,10 +83,6 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
         self._names: OwnerNames = ()
         self._stop_following: Callable[[], None] | None = None
         self._chunks = BegunChunks()
-        # Chunks that went to the holder of their message before their turn, or wait for room there.
-        self._ahead: set[Position] = set()
-        # Whether a chunk waits that was met before the one before it.
-        self._is_out_of_turn = False
         # An entry of every bucket at which reading stands.
         self._barrier: Position | None = None
         self._is_scanning = False
@@ -119,9 +118,9 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
         return [one for one in self.consumers if one.name != newcomer and not one.pending]
 
     def remove(self, consumer: AttachedConsumer) -> None:
-        for at, code in self._chunks.left(consumer):
-            self._wait_again(at, _span(code), 1)
+        self._chunks.left(consumer)
         super().remove(consumer)
+        self._queues.forget_destined(consumer)
         self._appoint()
         if not self.consumers:
             self._stop()
@@ -147,35 +146,8 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
         for number, bucket in enumerate(self._queues.all):
             name = names[number] if number < len(names) else None
             owner = None if name is None else connected.get(name)
-            if owner is not bucket.owner:
-                bucket.owner = owner
-                self._let_begun_go_on(number, bucket)
+            bucket.owner = owner
         self._queues.check_all()
-
-    def _let_begun_go_on(self, number: int, bucket: Bucket) -> None:
-        """Looks for chunks that the holder lacks, so that it can acknowledge and the bucket can move: among those that
-        wait here, and in what has not been collected."""
-        bucket.search = None
-        holder = bucket.held_by
-        if holder is not None and holder is not bucket.owner and self._chunks.has_begun(holder):
-            self._look_for_chunks(number, bucket)
-
-    def _look_for_chunks(self, number: int, bucket: Bucket) -> None:
-        self._replay.add_all(self._queues.take_parts(number))
-        self._scan.look_for(bucket)
-        self._barrier = None
-
-    def _let_stopped_go_on(self) -> None:
-        """The same where no bucket moves: an entry of several buckets may wait for a holder that lacks chunks, and they
-        lie behind that entry."""
-        begun = self._chunks.owners
-        is_any = self._barrier is not None or bool(self._queues.every.waiting)
-        for number, bucket in enumerate(self._queues.all):
-            holder = bucket.held_by
-            if holder not in begun:
-                bucket.search = None
-            elif bucket.search is None and (is_any or bucket.aside or bucket.owner is not holder):
-                self._look_for_chunks(number, bucket)
 
     def rewind(self) -> None:
         super().rewind()
@@ -185,16 +157,15 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
             bucket.owner = owner
         self._scan = BucketScan(self._queues.all, self.read_at)
         self._chunks.clear()
-        self._ahead.clear()
         self._barrier = None
 
     # -- who has what
 
     def acked(self, consumer: AttachedConsumer, at: Position) -> None:
-        self._ahead.discard(at)
         if at not in consumer.pending:
             # A consumer that comes back repeats acknowledgements of entries that wait here by now.
             self._are_others_acked = True
+            self._queues.destine(at, None)
         super().acked(consumer, at)
 
     def acks_done(self) -> None:
@@ -205,11 +176,11 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
 
     def acked_below(self, at: Position) -> None:
         self._queues.drop_below(at)
-        self._ahead = {place for place in self._ahead if place >= at}
         super().acked_below(at)
 
     def _given_back(self, owner: AttachedConsumer, key_hash: int) -> None:
-        self._queues.give_back(_span(key_hash), owner)
+        if not key_hash & _HOLDS_NOTHING:
+            self._queues.give_back(_span(key_hash), owner)
         if owner.is_blocked and len(owner.pending) <= ENTRIES_UNACKED_MAX // 2:
             owner.is_blocked = False
 
@@ -221,17 +192,17 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
         for at, (messages, code) in entries:
             places.append(at)
             span = _span(code)
-            self._queues.give_back(span, consumer)
+            if not code & _HOLDS_NOTHING:
+                self._queues.give_back(span, consumer)
             self._wait_again(at, span, messages, collected)
-        for at, code in self._chunks.handed_back(consumer, places):
-            self._wait_again(at, _span(code), 1)
+        self._chunks.handed_back(consumer, places)
+        self._queues.forget_destined(consumer)
 
     def _wait_again(
         self, at: Position, span: Span, messages: int, collected_by_all: Position | None = None
     ) -> None:
         """Lets an entry wait for its turn again; buckets that have not got to it yet will read it."""
-        self._ahead.discard(at)
-        one = WaitingEntry(at, span, messages, True)
+        one = WaitingEntry(at, span, messages)
         if self._queues.is_of_every(span):
             if at < (collected_by_all or self._scan.collected_by_all()):
                 self._queues.every.wait(one)
@@ -293,28 +264,17 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
                     is_fresh = is_fresh and bucket.is_following
             if not is_uncollected:
                 return None
-        if self._is_scanning and self._ahead and at in self._ahead:
-            if all(one.is_following or at < one.since for one in queues.touched(span)):
-                self._ahead.discard(at)
-            return None
-        if is_chunk and (holder := self._holder_of_begun(at, metadata, span)) is not None:
-            if not self._is_scanning or not is_fresh:
-                self._ahead.add(at)
-            return self._send_ahead(at, metadata, span, holder)
-        if self._ahead and at in self._ahead:
-            # A chunk that waited for the holder of its message, which has left or given the message up.
-            self._wait_again(at, span, 1)
-            return None
+        if is_chunk and is_fresh:
+            queues.destine(at, self._chunks.owner(metadata))
         consumer = queues.receiver(at, span) if is_fresh else None
         if consumer is not None and self._has_room(consumer):
-            queues.take(span, consumer)
-            if is_chunk:
-                self._chunks.sent(at, metadata, consumer)
-                for bucket in queues.touched(span):
-                    # A search that is under way has passed the others of a message that begins here.
-                    bucket.search = None
+            if is_chunk and not self._chunks.sent(at, metadata, consumer):
+                self._key_hash |= _HOLDS_NOTHING
+            else:
+                queues.take(span, consumer)
+            queues.destine(at, None)
             return consumer
-        self._put_aside(at, span, metadata, is_chunk)
+        self._put_aside(at, span, metadata)
         return None
 
     def _has_room(self, consumer: AttachedConsumer) -> bool:
@@ -322,13 +282,13 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
             consumer.is_blocked = True
         return consumer.has_room
 
-    def _put_aside(self, at: Position, span: Span, metadata: pb.MessageMetadata, is_chunk: bool) -> None:
+    def _put_aside(self, at: Position, span: Span, metadata: pb.MessageMetadata) -> None:
         messages = max(1, metadata.num_messages_in_batch)
-        one = WaitingEntry(at, span, messages, is_chunk and metadata.chunk_id > 0)
+        one = WaitingEntry(at, span, messages)
         if not self._is_scanning:
             self._wait_again(at, span, messages)
             return
-        if span == self._all and not self._scan.is_split and not self._scan.is_searching:
+        if span == self._all and not self._scan.is_split:
             # Nothing can pass it: it is read again when it can be sent.
             self._barrier = at
             self._is_stuck = True
@@ -375,62 +335,16 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
         limits = self._ctx.limits
         return max(1, min(limits.held_per_consumer_max, limits.held_max // len(self._queues.all)))
 
-    # -- chunks
-
-    def _holder_of_begun(
-        self, at: Position, metadata: pb.MessageMetadata, span: Span
-    ) -> AttachedConsumer | None:
-        """The consumer that must have the chunk before its turn: it has begun the message, and no longer owns the
-        bucket, or something waits for it that comes before the chunk."""
-        holder = self._chunks.owner(metadata)
-        if holder is None:
-            return None
-        if not self._chunks.is_in_turn(metadata):
-            self._is_out_of_turn = True
-            return None
-        touched = self._queues.touched(span)
-        if (
-            touched[0].owner is holder
-            and at not in self._ahead
-            and all(one.search is None for one in touched)
-        ):
-            return None
-        return holder if all(one.is_free_for(holder) for one in touched) else None
-
-    def _send_ahead(
-        self, at: Position, metadata: pb.MessageMetadata, span: Span, holder: AttachedConsumer
-    ) -> AttachedConsumer | None:
-        self._queues.take_out(at, span)
-        if not self._chunks.has_room(holder):
-            self._chunks.wait(at, metadata, holder, self._key_hash)
-            return None
-        self._queues.take(span, holder)
-        self._chunks.sent(at, metadata, holder)
-        if self._is_out_of_turn:
-            self._is_out_of_turn = False
-            for bucket in self._queues.touched(span):
-                bucket.search = None
-        if not self._chunks.has_begun(holder):
-            for bucket in self._queues.all:
-                if bucket.held_by is holder:
-                    bucket.search = None
-        return holder
-
     # -- reading
 
     def _release(self) -> None:
-        self._replay.add_all(self._chunks.let_go())
         collected = self._scan.collected_by_all()
         self._replay.add_all(
             self._queues.release(self._ctx.limits.burst_entries, self._cursor.is_acked, collected)
         )
-        if not len(self._replay) and (self._chunks.has_any or self._scan.is_searching):
-            self._let_stopped_go_on()
 
     def _next_read(self) -> Position | None:
-        if self._chunks.waiting >= WAITING_MAX:
-            return None
-        if self._scan.is_split or self._scan.is_searching:
+        if self._scan.is_split:
             chosen = self._scan.choose(self._aside_max, self._unread)
             if chosen is None:
                 return None
@@ -473,7 +387,7 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
             self._is_scanning = False
         if batch[1]:
             self._scan.reached(self.read_at)
-            if self._scan.is_split or self._scan.is_searching:
+            if self._scan.is_split:
                 self.wake_soon()
 
     def _is_over_unacked(self) -> bool:
@@ -481,7 +395,7 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
 
     @property
     def is_all_sent(self) -> bool:
-        if len(self._replay) or self._chunks.waiting or self._queues.waiting:
+        if len(self._replay) or self._queues.waiting:
             return False
         return not self._are_unread({self._scan.collected(one) for one in self._queues.all})
 
@@ -517,7 +431,7 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
 
     def stats(self) -> dict[str, Any]:
         stats = super().stats()
-        stats["msgInReplay"] += self._queues.waiting + self._chunks.waiting
+        stats["msgInReplay"] += self._queues.waiting
         stats["keySharedMode"] = pb.KeySharedMode.Name(pb.STICKY)
         # These fields are not Pulsar's.
         stats["entryBuckets"] = self.bucket_count
@@ -529,4 +443,4 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
 
 
 def _span(code: int) -> Span:
-    return code >> _SHIFT, code & _LOW
+    return code >> _SHIFT & _LOW, code & _LOW

@@ -17,12 +17,11 @@ Span = tuple[int, int]
 
 
 class WaitingEntry(NamedTuple):
-    """An entry that waits. `is_part`: it may be a later chunk of a message."""
+    """An entry that waits."""
 
     at: Position
     span: Span
     messages: int
-    is_part: bool
 
 
 class EveryBucket:
@@ -62,13 +61,6 @@ class EveryBucket:
             return False
         self._keep([one for one in self.waiting if one.at != at])
         return True
-
-    def take_parts(self) -> list[Position]:
-        """Removes and returns what may be a later chunk of a message."""
-        parts = [one.at for one in self.waiting if one.is_part]
-        if parts:
-            self._keep([one for one in self.waiting if not one.is_part])
-        return parts
 
     def drop_below(self, at: Position) -> None:
         if self.waits_before(at):

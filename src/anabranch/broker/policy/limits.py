@@ -14,6 +14,7 @@ from anabranch.broker.errors import (
     EncryptionRequiredError,
     NotAllowedError,
     ProducerBusyError,
+    SubscriptionBusyError,
     SubscriptionNotFoundError,
 )
 from anabranch.broker.policy.effective import EffectivePolicies
@@ -83,6 +84,15 @@ class TopicLimits:
             )
         if self.consumers_max and present >= self.consumers_max:
             raise ConsumerBusyError("Topic reached max consumers limit")
+
+    def check_session(self, present: int, of_subscription: int | None) -> None:
+        """Raises if one more stream or checkpoint consumer may not join those of a scalable topic, and those of its
+        subscription if it has one."""
+        if self.consumers_max and present >= self.consumers_max:
+            raise ConsumerBusyError("Topic reached max consumers limit")
+        most = self.consumers_per_subscription_max
+        if of_subscription is not None and most and of_subscription >= most:
+            raise SubscriptionBusyError("Subscription reached max consumers limit")
 
     def check_new_subscription(self, topic: str, name: str, present: int, *, is_by_use: bool) -> None:
         """Raises if a durable subscription may not be created, by a consumer that needs it or by an operator."""

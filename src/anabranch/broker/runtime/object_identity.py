@@ -50,6 +50,14 @@ async def check_named(metadata: MetadataStore, medium: ObjectMedium) -> None:
     _compare(stored, await _read(medium), medium, "the metadata of this cluster")
 
 
+async def check_belongs(metadata: MetadataStore, medium: ObjectMedium) -> None:
+    """NotTogether unless the log is the one that the metadata names, wherever that is."""
+    stored = await metadata.get(IDENTITY, fresh=True)
+    if stored is None:
+        raise NotTogether("the log of this metadata is not in an object store")
+    _compare(stored, await _read(medium), medium, "this metadata")
+
+
 async def _names(metadata: MetadataStore, medium: ObjectMedium) -> tuple[Versioned, str]:
     """What the metadata and the log are named, once both have a name."""
     stored = await metadata.get(IDENTITY, fresh=True)

@@ -20,6 +20,7 @@ from anabranch.broker.topic.services import TopicServices
 from anabranch.broker.topic.subscriptions import Subscribing
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
+from anabranch.model.segments import spoken_name
 from anabranch.storage.port import LogError
 from anabranch.storage.topic.topic_log import TopicLog
 
@@ -85,7 +86,8 @@ class BacklogQuotas:
     def holding(self) -> list[str]:
         """Why producers are held or refused at present, as of the last check of the oldest message's age."""
         refusals = (
-            quota_refusal(str(self._name), quota) for quota in self._exceeded(max(0, self.backlog_age_s))
+            quota_refusal(spoken_name(self._name), quota)
+            for quota in self._exceeded(max(0, self.backlog_age_s))
         )
         return [
             f"producers wait: {refusal}".replace(
@@ -99,7 +101,7 @@ class BacklogQuotas:
         """Raises if a quota holds or refuses producers at present."""
         is_timed = any(quota.kind == "message_age" for quota in self._quotas)
         for quota in self._exceeded(await self._oldest_age_s() if is_timed else 0.0):
-            if (error := quota_refusal(str(self._name), quota)) is not None:
+            if (error := quota_refusal(spoken_name(self._name), quota)) is not None:
                 raise error
 
     async def check(self) -> None:

@@ -42,6 +42,7 @@ from anabranch.model.names import TopicName
 from anabranch.model.position import Position
 from anabranch.model.scalable import InitialPosition, SubscriptionKind
 from anabranch.model.segment_consumers import is_segment_consumer
+from anabranch.model.segments import spoken_name
 from anabranch.storage.topic.topic_log import TopicLog
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.subscription_types import EXCLUSIVE, FAILOVER
@@ -335,7 +336,7 @@ class Subscribing:
 
     def _check_consumer(self, request: pb.CommandSubscribe) -> None:
         present = sum(len(one.consumers) for one in self.all.values())
-        self._limits.check_consumer(str(self._name), present, request.subType)
+        self._limits.check_consumer(spoken_name(self._name), present, request.subType)
 
     def _check_new(self, name: str, *, is_by_use: bool) -> None:
         if name == COMPACTION or not self._name.is_classic:

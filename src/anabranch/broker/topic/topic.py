@@ -54,6 +54,7 @@ from anabranch.model.buckets import Splits
 from anabranch.model.key_routing import KeysSeen
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
+from anabranch.model.segments import spoken_name
 from anabranch.storage.port import LogDamagedError, LogError
 from anabranch.storage.topic.topic_log import TopicLog
 from anabranch.wire import pulsar_pb2 as pb
@@ -354,7 +355,7 @@ class Topic:
         if not producer.link.awaits_producer(producer):
             raise NotReadyError("the client closed this producer while it was being created")
         present = len(self.producers) - (producer.name in self.producers)
-        self.limits.check_producer(str(self.name), present, is_encrypted=producer.is_encrypted)
+        self.limits.check_producer(spoken_name(self.name), present, is_encrypted=producer.is_encrypted)
         producer.topic = self
         self.publishing.dedup.began(producer.name)
         self.attached.add(producer, request_id)
@@ -419,14 +420,14 @@ class Topic:
         if self._sealing is None:
             # Kept, so that all callers wait for the same sealing, also when the first one is cancelled.
             self._sealing = self.services.loop.create_task(self._seal())
-        sealing = self._sealing
-        try:
-            await asyncio.shield(sealing)
-        except BaseException:
-            if sealing.done() and self._sealing is sealing:
-                self._sealing = None
-            raise
+            self._sealing.add_done_callback(self._sealing_done)
+        await asyncio.shield(self._sealing)
         return self.log.last
+
+    def _sealing_done(self, sealing: asyncio.Task[None]) -> None:
+        """Lets the next caller try again after a failure, and retrieves its error: every caller may be gone by now."""
+        if sealing.cancelled() or sealing.exception() is not None:
+            self._sealing = None
 
     async def _seal(self) -> None:
         is_new = not self.is_sealed

@@ -81,7 +81,8 @@ def page_routes(sources: PageSources) -> Routes:
         found = await _topic_json(sources, role, topic, since, layout, is_inner=request.is_inner)
         if sources.has_others and not request.is_inner and found["kind"] != "elsewhere":
             found = await joined(sources, topic, found, since)
-        return _shown(found)
+        # For what the page proposes to type.
+        return _shown(found | {"serviceUrl": sources.service_url})
 
     @routes.get("/ui/api/messages/{tenant}/{namespace}/{topic:path}", needs=Needs.ROUTE)
     async def messages(

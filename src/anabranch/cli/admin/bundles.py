@@ -137,7 +137,11 @@ REQUESTS = (
         _PATH + "/split",
         (
             NAMESPACE,
-            _BUNDLE,
+            arg(
+                "bundle",
+                metavar="RANGE",
+                help="its range; or LARGEST (the one with the most topics), or HOT (with the most bytes a second)",
+            ),
             arg(
                 "--algorithm",
                 query="splitAlgorithmName",

@@ -20,6 +20,8 @@ def show(url: str, paths: Iterable[str], *, is_json: bool) -> None:
         except RestRefused as refused:
             if refused.status == 404 and number:
                 break
+            if str(refused) == "Message not found":
+                raise RestRefused(404, "there is no message to show") from None
             raise
         found += messages(headers, data)
     if is_json:

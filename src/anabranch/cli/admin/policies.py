@@ -128,7 +128,12 @@ _BY_FIELD: Final[Mapping[str, Typed]] = {
     "retention_policies": Typed(
         (
             arg("--time", type=seconds, metavar="TIME", help="7d, 12h; -1: for ever, 0: not at all"),
-            arg("--size", type=size, metavar="SIZE", help="per topic: 10G, 512M; -1: any, 0: nothing"),
+            arg(
+                "--size",
+                type=size,
+                metavar="SIZE",
+                help="per topic, or segment: 10G, 512M; -1: any, 0: nothing",
+            ),
         ),
         _retention,
     ),

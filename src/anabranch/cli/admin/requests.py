@@ -43,6 +43,20 @@ def flag(name: str, query: str, help: str) -> Argument:
 
 
 WAIT_STEP_S = 0.1
+# Policies that the owners of a scalable topic's segments follow, each for its segment.
+OF_SEGMENTS = frozenset(
+    f"set-{policy}"
+    for policy in (
+        "retention",
+        "backlog-quota",
+        "publish-rate",
+        "dispatch-rate",
+        "subscription-dispatch-rate",
+        "max-producers-per-topic",
+        "max-unacked-messages-per-consumer",
+        "max-unacked-messages-per-subscription",
+    )
+)
 WAIT = arg("--wait", type=float, metavar="S", help="give a broker that is starting so many seconds")
 NAMESPACE = arg("namespace", metavar="TENANT/NAMESPACE", help="public/default, for instance")
 TOPIC = arg(
@@ -76,11 +90,12 @@ def declare(parser: argparse.ArgumentParser, requests: Sequence[Request]) -> Non
 def run(arguments: argparse.Namespace) -> int:
     request: Request = arguments.request
     body = None if request.body is None else request.body(arguments)
-    found = _asked(request, arguments, body)
+    path, found = _asked(request, arguments, body)
+    each = path.startswith("/admin/v2/scalable/") and request.name in OF_SEGMENTS
     done = (
         "not set: the broker decides"
         if request.method == "GET"
-        else said(request.name, _subject(request, arguments))
+        else said(request.name, _subject(request, arguments)) + (", for each of its segments" if each else "")
     )
     show(found, is_json=arguments.json, view=request.view, done=done)
     return 0 if request.is_good is None or request.is_good(found) else 1
@@ -97,12 +112,13 @@ def _subject(request: Request, arguments: argparse.Namespace) -> str:
     return " ".join(text for text in found if text)
 
 
-def _asked(request: Request, arguments: argparse.Namespace, body: Any) -> Any:
-    """Sends the request and returns the answer; with --wait it retries while the broker is starting."""
+def _asked(request: Request, arguments: argparse.Namespace, body: Any) -> tuple[str, Any]:
+    """Sends the request and returns its path and the answer; with --wait it retries while the broker is starting."""
     deadline = time.monotonic() + (getattr(arguments, "wait", None) or 0.0)
     while True:
         try:
-            return call(arguments.admin_url, request.method, path_of(request, arguments), body)
+            path = path_of(request, arguments)
+            return path, call(arguments.admin_url, request.method, path, body)
         except RestRefused as refused:
             # 0: no connection; 503: the broker says that it is not ready.
             if refused.status not in (0, 503) or time.monotonic() > deadline:

@@ -1,7 +1,8 @@
 """`anabranch stats`: a line a topic, or a line a segment, once or repeatedly.
 
-One scrape of /metrics has all topics at once. The broker's own rates are means of ten seconds; with --watch, rates are
-computed from its counters between two scrapes, so that a burst shows when it happens.
+One scrape of /metrics has all topics of a broker at once; of several brokers, each is asked. Their own rates are means
+of ten seconds; with --watch, rates are computed from their counters between two scrapes, so that a burst shows when it
+happens.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from anabranch.cli.admin.rest import RestRefused, fetch
+from anabranch.cli.admin.rest import RestRefused, call, fetch
 from anabranch.cli.parsing.options import UsageError
 from anabranch.cli.render.dag import aligned, rate, size
 from anabranch.cli.render.metrics_text import MetricSample, samples
@@ -242,9 +243,46 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _look(arguments: argparse.Namespace) -> tuple[float, dict[Key, Row], dict[str, dict[str, Any]]]:
-    _, data = fetch(arguments.admin_url, "/metrics", timeout=ANSWER_MAX_S)
-    found = samples(data.decode())
-    return time.monotonic(), rows(found), clients(found)
+    found: dict[Key, Row] = {}
+    told: dict[str, dict[str, Any]] = {}
+    for scraped in _scraped(arguments.admin_url):
+        for key, row in rows(scraped).items():
+            # Namespaces have a row at each broker.
+            found[key] = row if key not in found else _together(found[key], row)
+        for topic, counts in clients(scraped).items():
+            known = told.setdefault(topic, {})
+            known.update({name: max(count, known.get(name, 0)) for name, count in counts.items()})
+    return time.monotonic(), found, told
+
+
+def _scraped(url: str) -> list[list[MetricSample]]:
+    """The page of each broker that answers."""
+    pages, refusals = [], []
+    for one in _brokers(url):
+        try:
+            _, data = fetch(one, "/metrics", timeout=ANSWER_MAX_S)
+            pages.append(samples(data.decode()))
+        except RestRefused as refused:
+            refusals.append(refused)
+    if not pages:
+        raise refusals[0]
+    for silent in refusals:
+        print(f"anabranch: without the topics of one broker: {silent}", file=sys.stderr)
+    return pages
+
+
+def _brokers(url: str) -> list[str]:
+    """The admin URLs of all brokers; the given one if there is no other, or if the user may not list them."""
+    scheme, _, _ = url.partition("://")
+    try:
+        found = call(url, "GET", "/admin/v2/brokers")
+    except RestRefused as refused:
+        if refused.status not in (401, 403, 404):
+            raise
+        found = None
+    if not isinstance(found, list) or len(found) < 2:
+        return [url]
+    return [f"{scheme}://{address}" for address in found]
 
 
 def _show(

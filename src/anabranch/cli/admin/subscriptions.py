@@ -19,7 +19,7 @@ from anabranch.cli.parsing.options import UsageError, pairs
 from anabranch.cli.parsing.topics_options import TOPIC
 from anabranch.cli.render import dag as dag_view
 from anabranch.cli.render import topic as topic_view
-from anabranch.cli.render.answers import show
+from anabranch.cli.render.answers import View, show, table
 from anabranch.cli.render.done import said
 from anabranch.model.names import Domain, TopicName
 
@@ -220,6 +220,7 @@ def _scalable(arguments: argparse.Namespace, topic: TopicName) -> None:
     path = f"{scalable_rest.rest_path(topic)}/subscriptions/{path_part(arguments.subscription)}"
     one = f"{scalable_rest.rest_path(topic)}/subscription/{path_part(arguments.subscription)}"
     found: Any = None
+    view: View | None = None
     match arguments.action:
         case "create":
             _create_scalable(url, topic, path, arguments)
@@ -240,10 +241,22 @@ def _scalable(arguments: argparse.Namespace, topic: TopicName) -> None:
             peek.show(url, entries, is_json=arguments.json)
             return
         case "analyze-backlog":
-            found = call(url, "POST", f"{one}/analyzeBacklog")
+            found, view = call(url, "POST", f"{one}/analyzeBacklog"), _backlog
         case other:
             raise UsageError(f"{other} is for subscriptions of classic topics; {topic} is scalable")
-    show(found, is_json=arguments.json, done=_done(arguments, topic))
+    show(found, is_json=arguments.json, view=view, done=_done(arguments, topic))
+
+
+_COUNTED = {"ENTRIES": "entries", "MESSAGES": "messages", "FIRST": "firstMessageId", "LAST": "lastMessageId"}
+
+
+def _backlog(found: Any) -> list[str]:
+    """What waits in all, and a row for each segment in which something does."""
+    rows = [{"segment": number, **one} for number, one in found.get("segments", {}).items() if one["entries"]]
+    told = f"messages that wait: {found['messages']:,}, in entries: {found['entries']:,}"
+    if found.get("aborted"):
+        told += ", counted up to the limit of one request"
+    return [told, *table(rows, {"SEGMENT": "segment", **_COUNTED}, left={3, 4})]
 
 
 def _create_scalable(url: str, topic: TopicName, path: str, arguments: argparse.Namespace) -> None:
@@ -256,7 +269,8 @@ def _create_scalable(url: str, topic: TopicName, path: str, arguments: argparse.
     if arguments.property:
         raise UsageError("subscriptions of scalable topics have no properties: leave --property out")
     when = 0 if start in _ENDS else _time(start)
-    if start != "earliest" and arguments.subscription in scalable_rest.stats(url, topic)["subscriptions"]:
+    # Brokers take a second request for a repetition of the first.
+    if arguments.subscription in scalable_rest.stats(url, topic)["subscriptions"]:
         raise UsageError(
             f"{topic} has a subscription {arguments.subscription} already: `subscriptions reset` moves it"
         )

@@ -30,6 +30,12 @@ def beginning_with(text: str, url: str) -> list[str]:
     return sorted({name for name in found if name.startswith(text)})[:NAMES_MAX]
 
 
+def names_in(url: str, namespace: NamespaceName) -> list[str]:
+    """Local names of all topics of a namespace, of either kind."""
+    found = _topics(url, "", [namespace.tenant, namespace.namespace, ""])
+    return sorted({name.removeprefix(f"{namespace}/") for name in found})[:NAMES_MAX]
+
+
 def _topics(url: str, scheme: str, parts: list[str]) -> Iterable[str]:
     try:
         namespace = NamespaceName(*parts[:2]) if len(parts) > 2 else PUBLIC_DEFAULT

@@ -290,9 +290,8 @@ class MainJob:
         past = self.ran.past
         fresh = []
         with suppress(RestRefused):  # The broker may be busy, or just restarted.
-            fresh = past.take(
-                self._broker.rest("GET", f"/ui/api/topics/public/default/clicks?{past.question}")
-            )
+            told = self._broker.rest("GET", f"/ui/api/topics/public/default/clicks?{past.question}")
+            fresh = past.take(told, _now_ms())
         for change in fresh:
             where = " and ".join(map(str, change.segments))
             self._display.say(

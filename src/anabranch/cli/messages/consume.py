@@ -107,6 +107,7 @@ async def _consume(arguments: argparse.Namespace) -> int:
     kept = place.read() if place is not None else None
     start = kept or start_of(arguments.start or "latest")
     found: FoundTopic | None = None
+    newness: str | None = None
     with CommandStopping() as stopping:
         if arguments.topic is not None:
             found = await find(
@@ -117,12 +118,17 @@ async def _consume(arguments: argparse.Namespace) -> int:
             )
             if not arguments.quiet and (told := found.other_kind(arguments.topic)) is not None:
                 print(told, file=sys.stderr)
+            newness = found.newness(arguments.topic)
+            # Opened by its real name: of another kind the client would tell once more.
+            arguments.topic = str(found.name)
         else:
             await check_reachable(arguments.service_url, security_of(arguments))
         if arguments.kind != "checkpoint" and not isinstance(start, str):
             start = await asyncio.to_thread(subscribed_at, arguments, found, start)
         async with connect(arguments.service_url, **connect_options(arguments)) as client:
             consumer, first = await _opened(arguments, client, start, None if kept else found)
+            if newness is not None and not arguments.quiet:
+                print(newness, file=sys.stderr)
             receiving = Receiving(
                 consumer,
                 _printer(arguments, found),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from anabranch.cli.parsing.options import UsageError, unescaped
@@ -92,6 +92,7 @@ class Lines:
 
 # -- keys
 
+# The messages of lines, the first of which has that number. UsageError is raised after those before a wrong line.
 Keying = Callable[[list[bytes], int], Iterable[Keyed]]
 
 
@@ -105,17 +106,15 @@ def keying(key: str | None, separator: str | None, field: str | None) -> Keying:
 
 
 def _separated(separator: bytes) -> Keying:
-    def keyed(lines: list[bytes], first: int) -> list[Keyed]:
-        found: list[Keyed] = []
-        for line in lines:
+    def keyed(lines: list[bytes], first: int) -> Iterator[Keyed]:
+        for number, line in enumerate(lines, first):
             key, is_there, value = line.partition(separator)
             if not is_there:
-                raise UsageError(f"line {first + len(found):,} has no {separator.decode()!r} behind its key")
+                raise UsageError(f"line {number:,} has no {separator.decode()!r} behind its key")
             try:
-                found.append((key.decode(), value))
+                yield key.decode(), value
             except UnicodeDecodeError:
-                raise UsageError(f"the key of line {first + len(found):,} is not UTF-8") from None
-        return found
+                raise UsageError(f"the key of line {number:,} is not UTF-8") from None
 
     return keyed
 
@@ -125,20 +124,16 @@ def _from_json(field: str) -> Keying:
 
     decode = msgspec.json.Decoder(dict[str, Any]).decode
 
-    def keyed(lines: list[bytes], first: int) -> list[Keyed]:
-        found: list[Keyed] = []
-        for line in lines:
+    def keyed(lines: list[bytes], first: int) -> Iterator[Keyed]:
+        for number, line in enumerate(lines, first):
             try:
                 key = decode(line)[field]
             except (msgspec.MsgspecError, UnicodeDecodeError):
-                raise UsageError(f"line {first + len(found):,} is no JSON object") from None
+                raise UsageError(f"line {number:,} is no JSON object") from None
             except KeyError:
-                raise UsageError(f"line {first + len(found):,} has no field {field!r}") from None
+                raise UsageError(f"line {number:,} has no field {field!r}") from None
             if isinstance(key, dict | list | None):
-                raise UsageError(
-                    f"line {first + len(found):,}: the field {field!r} is neither text nor number"
-                )
-            found.append((key if isinstance(key, str) else msgspec.json.encode(key).decode(), line))
-        return found
+                raise UsageError(f"line {number:,}: the field {field!r} is neither text nor number")
+            yield key if isinstance(key, str) else msgspec.json.encode(key).decode(), line
 
     return keyed

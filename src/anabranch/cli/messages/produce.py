@@ -90,7 +90,7 @@ async def _produce(arguments: argparse.Namespace) -> int:
             _say_before(arguments, found)
         options["schema"] = values.written
         async with connect(arguments.service_url, **connect_options(arguments)) as client:
-            producer = await client.producer(arguments.topic, **options)
+            producer = await client.producer(str(found.name), **options)
             sending = MessageSending(producer, source, properties or None, arguments.rate, stopping)
             sending.is_tabling = _is_tabling(arguments, source)
             bar = Bar("sending", sending.tally, is_shown=_has_bar(arguments), look=sending.look)
@@ -104,6 +104,8 @@ async def _produce(arguments: argparse.Namespace) -> int:
     if not arguments.quiet:
         told = summary(sending.tally, "stored", bar.seconds)
         print(f"{'interrupted: ' if stopping else ''}{told}", file=sys.stderr)
+        if (newness := found.newness(arguments.topic)) is not None:
+            print(newness, file=sys.stderr)
         if sending.tally.messages and not stopping:
             await _tell_unheard(found, security, _reach(arguments))
     return stopping.exit_code if stopping else 0

@@ -53,8 +53,7 @@ def _key_text(value: Any, name: str, where: str) -> str:
 def json_records(records: RecordKeying) -> Keying:
     decode = msgspec.json.Decoder(dict[str, Any]).decode
 
-    def keyed(lines: list[bytes], first: int) -> list[Keyed]:
-        found: list[Keyed] = []
+    def keyed(lines: list[bytes], first: int) -> Iterator[Keyed]:
         for number, line in enumerate(lines, first):
             if not line.strip():
                 continue
@@ -62,8 +61,7 @@ def json_records(records: RecordKeying) -> Keying:
                 record = decode(line)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 raise UsageError(f"line {number:,} is no JSON object: {error}") from None
-            found.append(records.keyed(record, f"line {number:,}"))
-        return found
+            yield records.keyed(record, f"line {number:,}")
 
     return keyed
 
@@ -79,8 +77,7 @@ class CsvRecords:
         self._row = 0
         csv.field_size_limit(RECORD_BYTES_MAX)
 
-    def __call__(self, lines: list[bytes], first: int) -> list[Keyed]:
-        found: list[Keyed] = []
+    def __call__(self, lines: list[bytes], first: int) -> Iterator[Keyed]:
         for text in self._rows(lines, first):
             try:
                 cells = next(csv.reader([text], strict=True), [])
@@ -95,8 +92,7 @@ class CsvRecords:
                 where = f"row {self._row - 1:,}"
                 if len(cells) != len(self._heading):
                     raise UsageError(f"{where} has {len(cells)} cells, the heading {len(self._heading)}")
-                found.append(self._records.keyed(dict(zip(self._heading, cells, strict=True)), where))
-        return found
+                yield self._records.keyed(dict(zip(self._heading, cells, strict=True)), where)
 
     def ended(self) -> None:
         """Raises UsageError if the input ended within a row."""
@@ -131,13 +127,11 @@ def encoded_lines(keying: Keying, encoding: Encoding) -> Keying:
     if encoding.is_plain:
         return keying
 
-    def keyed(lines: list[bytes], first: int) -> list[Keyed]:
-        found: list[Keyed] = []
+    def keyed(lines: list[bytes], first: int) -> Iterator[Keyed]:
         for number, (key, value) in enumerate(keying(lines, first), first):
             try:
-                found.append((key, encoding.of_text(value)))
+                yield key, encoding.of_text(value)
             except Misfit as misfit:
                 raise UsageError(f"line {number:,}: {misfit}") from None
-        return found
 
     return keyed

@@ -7,10 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from anabranch.client.errors import AccessFailed, ConnectionLost, RequestRefused, TimedOut, Unsupported
+from anabranch.client.errors import (
+    AccessFailed,
+    ConnectionLost,
+    RequestRefused,
+    TimedOut,
+    TopicDeleted,
+    Unsupported,
+)
 from anabranch.client.options import check_service_url
 from anabranch.client.schema.schemas import version_of
 from anabranch.client.security import NOBODY, TLS_SCHEME, Security
@@ -36,10 +43,20 @@ class FoundTopic:
     admin_url: str = ""
     layout: SegmentLayout | None = None
     schema: pb.Schema | None = None  # The latest of the topic, if it is to be produced to.
+    is_new: bool = False  # It was made now.
 
     @property
     def is_classic(self) -> bool:
         return self.name.domain is Domain.PERSISTENT
+
+    def newness(self, asked: str) -> str | None:
+        """What a user is told whose command has made a topic, perhaps by a typo; None if it was there."""
+        if not self.is_new:
+            return None
+        if not self.is_classic:
+            return f"{self.name} is a new topic"
+        way = "" if "://" in asked else "; topic://… names one that does"
+        return f"{self.name} is a new topic, a classic one, which does not split by itself{way}"
 
     def other_kind(self, asked: str) -> str | None:
         """What a user is told who has named a scalable topic and gets a classic one; None for everybody else."""
@@ -70,6 +87,18 @@ async def find(
 ) -> FoundTopic:
     """Finds a topic; makes a missing one, if `create`. Refuses one that accepts no more messages, if
     `for_producing`."""
+    try:
+        return await _found(service_url, topic, for_producing=for_producing, create=False, security=security)
+    except TopicDeleted:
+        if not create:
+            raise
+    made = await _found(service_url, topic, for_producing=for_producing, create=True, security=security)
+    return replace(made, is_new=True)
+
+
+async def _found(
+    service_url: str, topic: str, *, for_producing: bool, create: bool, security: Security | None
+) -> FoundTopic:
     asked = TopicName.parse(topic)
     connections = Connections(_checked(service_url), security or NOBODY)
     watch = LayoutWatch(connections, topic, Backoff(random.Random()))

@@ -79,8 +79,9 @@ class MessageSending:
             await self.flushed()
             if not self._posted:
                 raise
+            verb = "is" if self._posted == 1 else "are"
             raise UsageError(
-                f"{wrong} (the {plural(self._posted)} up to {self._last_told()} are stored)"
+                f"{wrong} (the {plural(self._posted)} up to {self._last_told()} {verb} stored)"
             ) from None
         except AnabranchError as error:
             raise self._told(error) from None

@@ -7,7 +7,7 @@ import asyncio
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import cycle, islice
 from pathlib import Path
@@ -61,6 +61,26 @@ def opened(arguments: argparse.Namespace, encoding: Encoding) -> Iterator[Source
             os.close(descriptor)
 
 
+class UntilWrong:
+    """Takes messages up to a wrong one. Its error is raised at the next call, after those before it were sent."""
+
+    def __init__(self) -> None:
+        self._wrong: UsageError | None = None
+
+    def take(self, messages: Iterable[Keyed]) -> list[Keyed]:
+        if self._wrong is not None:
+            raise self._wrong
+        found: list[Keyed] = []
+        try:
+            for message in messages:
+                found.append(message)  # noqa: PERF402 - those before an error are wanted.
+        except UsageError as wrong:
+            if not found:
+                raise
+            self._wrong = wrong
+        return found
+
+
 class GivenMessages:
     """The messages of the command line, repeatedly."""
 
@@ -104,12 +124,14 @@ class TextLines:
         self.size = status.st_size if stat.S_ISREG(status.st_mode) else 0
         self._lines = Lines(descriptor)
         self._before = 0
+        self._until_wrong = UntilWrong()
 
     async def next(self) -> list[Keyed]:
         self._before = self._lines.bytes_read
+        self._until_wrong.take([])
         # A part of the input may hold no whole message, only a heading for instance.
         while lines := await self._lines.next():
-            if found := list(self._keyed(lines, self._lines.number)):
+            if found := self._until_wrong.take(self._keyed(lines, self._lines.number)):
                 return found
         if self._csv is not None:
             self._csv.ended()
@@ -153,8 +175,10 @@ class RecordRows:
         self._tables = FileTables(path, None, option="--format parquet")
         self._left: list[Any] = []
         self._before = self._given = 0
+        self._until_wrong = UntilWrong()
 
     async def next(self) -> list[Keyed]:
+        self._until_wrong.take([])
         self._before = self._given
         if not self._left:
             table = await asyncio.to_thread(self._tables.next)
@@ -163,7 +187,7 @@ class RecordRows:
         rows = [self._left.pop() for _ in range(min(ROWS_AT_ONCE, len(self._left)))]
         self._given += len(rows)
         numbered = enumerate(rows, self._before + 1)
-        return [self._records.keyed(row, f"row {number:,}") for number, row in numbered]
+        return self._until_wrong.take(self._records.keyed(row, f"row {number:,}") for number, row in numbered)
 
     def part(self, used: float) -> float:
         return _between(self._before, self._given, used) / max(1, self._tables.rows)

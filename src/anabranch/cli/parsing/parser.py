@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+NUMBERS: Final[Mapping[object, str]] = {int: "a whole number", float: "a number"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -17,3 +20,30 @@ class Parser(argparse.ArgumentParser):
             word = str(action.metavar or "command").lower()
             raise argparse.ArgumentError(None, f"there is no {word} {value!r}; {hint}")
         super()._check_value(action, value)
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError:
+            if (wanted := NUMBERS.get(action.type)) is None:
+                raise
+            raise argparse.ArgumentError(action, f"expected {wanted}, not {arg_string!r}") from None
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """A command refuses by itself what it does not know. argparse leaves it to the parser of all commands, whose
+        usage says nothing of the command's options."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown and not any(isinstance(one, argparse._SubParsersAction) for one in self._actions):
+            self.error(self._refused(unknown[0]))
+        return found, unknown
+
+    def _refused(self, word: str) -> str:
+        if not word.startswith("-"):
+            return f"{word!r} is one argument too many"
+        option = word.partition("=")[0]
+        known = [one for one in self._option_string_actions if one.startswith("--")]
+        near = difflib.get_close_matches(option, known, n=3, cutoff=0.6)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"`{self.prog} --help` lists them"
+        return f"there is no option {option}; {hint}"

@@ -92,7 +92,7 @@ def _settled(plan: BacktestPlan, live: list[str], history: Recorded | None) -> B
             )
         known[name] = history.policy
     timing = replace(history.timing or plan.timing, buckets=plan.timing.buckets)
-    return replace(plan, policies=known, timing=timing)
+    return replace(plan, policies=known, timing=timing, recorded=tuple(live), of_topics=history.of_topics)
 
 
 def _is_here(place: str) -> bool:
@@ -245,9 +245,8 @@ class _Run:
         found = []
         for row in most.where("moves > 0").orderBy(f.desc("moves")).limit(EXAMPLES).collect():
             trace = self._trace(row["t"]["topic"], row["t"]["number"])
-            replayed = {
-                name: replay(trace, policy, self._plan.timing) for name, policy in self._plan.policies.items()
-            }
+            policies = self._plan.policies_of(row["t"]["topic"])
+            replayed = {name: replay(trace, policy, self._plan.timing) for name, policy in policies.items()}
             found.append(Example(row["t"]["topic"], row["topic_class"], trace, replayed))
         return found
 

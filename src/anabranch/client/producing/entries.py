@@ -109,10 +109,10 @@ class Entries:
             copy_key(metadata, run.sample())
             return run.payload()
         assert isinstance(run, BatchRun)
-        hashes, encoded = run.hashes, run.encoded
+        hashes = run.hashes
         if hashes[0] == hashes[-1] and hashes.count(hashes[0]) == len(hashes):
-            copy_key(metadata, encoded[0])
-        return b"".join(encoded)
+            copy_key(metadata, run.encoded(0))
+        return b"".join(run.parts)
 
     def _packed(self, metadata: pb.MessageMetadata, payload: Payload) -> Payload:
         """Compresses the payload, and encrypts it as one piece."""

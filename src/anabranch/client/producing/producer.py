@@ -29,7 +29,14 @@ from anabranch.client.producing.core.runs import (
 from anabranch.client.producing.engine import SEND_TIMEOUT_S, Flow, ProducerSettings
 from anabranch.client.producing.prepared import Prepared, whole_of
 from anabranch.client.producing.recall import EarlierLife
-from anabranch.client.producing.singles import SentKeys, encode_full, encode_properties, encode_single
+from anabranch.client.producing.singles import (
+    SentKeys,
+    SinglePieces,
+    encode_full,
+    encode_properties,
+    encode_single,
+    in_pieces,
+)
 from anabranch.client.times import to_ms
 from anabranch.client.transport.layout_watch import LayoutWatch
 from anabranch.client.transport.pool import Connections
@@ -203,14 +210,14 @@ class Producer(Generic[V]):
         # Nothing is awaited from here on until the message is in its lane, in the order of the numbers.
         number = self._next_sequence
         try:
-            hash32, key_field = self._keys(key) if key is not None else (self._keyless(), b"")
+            hash32, key_field = self._keys[key] if key is not None else (self._keyless(), b"")
             if properties is None and event_time is None and type(key) is not bytes:
-                single = encode_single(key_field, number, payload)
+                size, pieces = encode_single(key_field, number, payload)
             else:
                 pairs = properties.items() if properties is not None else ()
                 is_base64 = isinstance(key, bytes)
-                single = encode_full(
-                    key_field, number, payload, pairs, to_ms(event_time), is_base64=is_base64
+                size, pieces = in_pieces(
+                    encode_full(key_field, number, payload, pairs, to_ms(event_time), is_base64=is_base64)
                 )
         except BaseException:
             budget.release(reserved)
@@ -218,7 +225,7 @@ class Producer(Generic[V]):
         self._next_sequence = number + 1
         self._last_posted = number
         receipt: asyncio.Future[MessageId] = self._new_receipt()
-        is_full = self._gather(number, hash32, single, receipt)
+        is_full = self._gather(number, hash32, size, pieces, receipt)
         if reserved:
             budget.release(reserved)
         if is_full:
@@ -226,20 +233,20 @@ class Producer(Generic[V]):
             await asyncio.sleep(0)
         return receipt
 
-    def _gather(self, number: int, hash32: int, single: bytes, receipt: Any) -> bool:
+    def _gather(self, number: int, hash32: int, size: int, pieces: SinglePieces, receipt: Any) -> bool:
         """Adds an encoded message to its lane. True if a batch became full."""
-        self._budget.free -= len(single) + ITEM_OVERHEAD_BYTES
+        self._budget.free -= size + ITEM_OVERHEAD_BYTES
         flow = self._flow
         flow.pending += 1
         lane = self._lanes.find(hash32)
-        size = lane.size + len(single)
-        items = lane.items
         is_full = False
-        if size > self._bytes_max and items:
+        if lane.size + size > self._bytes_max and lane.items:
             flow.cut(lane)
-            items, size, is_full = lane.items, len(single), True
-        items += (number, hash32, single, receipt)
-        lane.size = size
+            is_full = True
+        lane.size += size
+        lane.parts += pieces
+        items = lane.items
+        items += (number, hash32, receipt)
         if len(items) == ITEM_FIELDS:
             flow.begin(lane)
         if len(items) >= self._items_max:
@@ -268,7 +275,7 @@ class Producer(Generic[V]):
         Returns None if the message must be posted by `post`.
         """
         payload = value if self._encode is None or value is None else self._encode(value)
-        hash32, head = self._keys(key) if key is not None else (None, b"")
+        hash32, head = self._keys[key] if key is not None else (None, b"")
         if self._flow.error is not None:
             raise self._flow.error
         if (
@@ -309,14 +316,16 @@ class Producer(Generic[V]):
                         await flow.room(cost, is_begun=True)
                     number = self._next_sequence
                     if event_time_ms is None and not is_base64:
-                        single = encode_single(head, number, payload)
+                        size, pieces = encode_single(head, number, payload)
                     else:
-                        single = encode_full(head, number, payload, (), event_time_ms, is_base64=is_base64)
+                        size, pieces = in_pieces(
+                            encode_full(head, number, payload, (), event_time_ms, is_base64=is_base64)
+                        )
                     self._next_sequence = number + 1
                     self._last_posted = number
-                    is_full = self._gather(
-                        number, self._keyless() if hash32 is None else hash32, single, receipt
-                    )
+                    if hash32 is None:
+                        hash32 = self._keyless()
+                    is_full = self._gather(number, hash32, size, pieces, receipt)
                     if reserved:
                         budget.release(reserved)
             except Exception as error:
@@ -337,7 +346,7 @@ class Producer(Generic[V]):
         await self._flow.room(cost, is_begun=promised is not None)
         held = None
         try:
-            hash32 = self._keys(whole.key)[0] if whole.key is not None else self._keyless()
+            hash32 = self._keys[whole.key][0] if whole.key is not None else self._keyless()
             if sequence_id is not None and sequence_id <= self._earlier.recalled:
                 low = hash32 & 0xFFFF if whole.ordering_key is None else bucket_hash(whole.ordering_key)
                 held = await self._earlier.stored_in(sequence_id, hash32, low)
@@ -370,7 +379,7 @@ class Producer(Generic[V]):
     ) -> None:
         if self._fits_batch(number, whole):
             is_base64 = isinstance(whole.key, bytes)
-            field = self._keys(whole.key)[1] if whole.key is not None else b""
+            field = self._keys[whole.key][1] if whole.key is not None else b""
             single = encode_full(
                 field,
                 number,
@@ -382,7 +391,7 @@ class Producer(Generic[V]):
             )
             # So far the payload was charged.
             self._budget.free += len(whole.payload) + ITEM_OVERHEAD_BYTES
-            self._gather(number, hash32, single, receipt)
+            self._gather(number, hash32, *in_pieces(single), receipt)
             return
         self._flow.pending += 1
         run = WholeRun(number, hash32, whole, receipt, 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import Final
 
 from anabranch.client.message_id import MessageId
@@ -13,16 +14,20 @@ _new: Final = tuple.__new__
 def store(run: MessageRun, segment: int, ledger: int, entry: int) -> None:
     """The run is stored at that place; the numbers are negative if the segment does not say where."""
     if isinstance(run, BatchRun):
-        is_known = ledger >= 0
         receipts = run.receipts
         # Nothing reads the run any more. Each message is freed as soon as it has its id, unless the application keeps
         # it: a thousand new ids beside all that they replace would make the garbage collector look at all of it.
         run.items.clear()
-        for index, receipt in enumerate(receipts):
-            receipts[index] = None
+        run.parts.clear()
+        receipts.reverse()
+        indexes = range(len(receipts)) if ledger >= 0 else repeat(-1, len(receipts))
+        # Like `MessageId(…)` of each index, in half the time.
+        for found in map(
+            _new, repeat(MessageId), zip(repeat(segment), repeat(ledger), repeat(entry), indexes)
+        ):
+            receipt = receipts.pop()
             if not receipt.done():
-                # Like `MessageId(…)`, in half the time.
-                receipt.set_result(_new(MessageId, (segment, ledger, entry, index if is_known else -1)))
+                receipt.set_result(found)
     elif isinstance(run, BlockRun):
         run.stored()
     elif isinstance(run, WholeRun) and not run.receipt.done():

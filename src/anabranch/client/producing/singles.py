@@ -9,7 +9,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Iterable
 from struct import Struct
-from typing import Final
+from typing import Final, TypeAlias
 
 from anabranch.client.errors import BadArgument
 from anabranch.model.keyhash import murmur3_raw
@@ -23,39 +23,52 @@ _SIZES: Final = tuple(_U32(n) for n in range(256))
 _PAYLOAD_SIZES: Final = tuple(b"\x18" + SHORT[n] + b"\x40" for n in range(4096))
 _KEYS_MAX: Final = 1 << 16
 
+# What is joined to an encoded message, when its batch is: its size, the fields of its metadata, its payload. Most are
+# objects that other messages have too.
+SinglePieces: TypeAlias = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes]
+# Seven bits of a number when more follow. The table of twice as many bits has as many objects as the caches hold.
+_MORE: Final = tuple(bytes((n | 0x80,)) for n in range(128))
+
 _B64_FLAG: Final = b"\x30\x01"
 _NULL_FLAG: Final = b"\x48\x01"
 
 
-class SentKeys:
-    """The encoded forms and hashes of keys: computed once for a repeated key."""
+class SentKeys(dict[str | bytes, tuple[int, bytes]]):
+    """By key: the 32-bit hash, and the field of the metadata. Both are computed when a key is first looked up.
 
-    __slots__ = ("_known",)
+    Bytes are sent as base64; their hash is of the raw bytes.
+    """
 
-    def __init__(self) -> None:
-        self._known: dict[str | bytes, tuple[int, bytes]] = {}
+    __slots__ = ()
 
-    def __call__(self, key: str | bytes) -> tuple[int, bytes]:
-        """The 32-bit hash, and the field of the metadata. Bytes are sent as base64; their hash is of the raw bytes."""
-        found = self._known.get(key)
-        if found is None:
-            if not isinstance(key, str | bytes):
-                raise BadArgument(f"a key of type {type(key).__name__}: give text or bytes")
-            if len(self._known) >= _KEYS_MAX:
-                self._known.clear()
-            raw = key.encode() if isinstance(key, str) else key
-            sent = raw if isinstance(key, str) else b64encode(raw)
-            found = self._known[key] = (murmur3_raw(raw), b"\x12" + varint(len(sent)) + sent)
+    def __missing__(self, key: str | bytes) -> tuple[int, bytes]:
+        if not isinstance(key, str | bytes):
+            raise BadArgument(f"a key of type {type(key).__name__}: give text or bytes")
+        if len(self) >= _KEYS_MAX:
+            self.clear()
+        raw = key.encode() if isinstance(key, str) else key
+        sent = raw if isinstance(key, str) else b64encode(raw)
+        found = self[key] = (murmur3_raw(raw), b"\x12" + varint(len(sent)) + sent)
         return found
 
 
-def encode_single(key_field: bytes, number: int, payload: bytes) -> bytes:
-    """Encodes a message with only a key, or without one (an empty field)."""
+def encode_single(key_field: bytes, number: int, payload: bytes) -> tuple[int, SinglePieces]:
+    """The size and the pieces of an encoded message with only a key, or without one (an empty field)."""
     size = len(payload)
     sizes = _PAYLOAD_SIZES[size] if size < 4096 else b"\x18" + varint(size) + b"\x40"
-    sequence = SHORT[number] if number < 0x4000 else varint(number)
-    head = len(key_field) + len(sizes) + len(sequence)
-    return b"".join((_SIZES[head] if head < 256 else _U32(head), key_field, sizes, sequence, payload))
+    if 0x4000 <= number < 0x10000000:
+        low, middle, high = _MORE[number & 0x7F], _MORE[number >> 7 & 0x7F], SHORT[number >> 14]
+        head = len(key_field) + len(sizes) + 2 + len(high)
+    else:
+        low, middle, high = varint(number), b"", b""
+        head = len(key_field) + len(sizes) + len(low)
+    prefix = _SIZES[head] if head < 256 else _U32(head)
+    return 4 + head + size, (prefix, key_field, sizes, low, middle, high, payload)
+
+
+def in_pieces(encoded: bytes) -> tuple[int, SinglePieces]:
+    """The same for a message encoded as a whole: beside others in a batch, it must have as many pieces."""
+    return len(encoded), (encoded, b"", b"", b"", b"", b"", b"")
 
 
 def encode_full(

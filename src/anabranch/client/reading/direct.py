@@ -1,4 +1,5 @@
-"""Reads a topic's entries from the log's files, without its broker. Data plane; blocking, in the caller's thread.
+"""Reads a topic's entries from the log's files or objects, without its broker. Data plane; blocking, in the caller's
+thread.
 
     for piece in record_batches(planner, start, end):     # planner(start, end) -> TopicPlan, from the topic's owner
         piece.batch, piece.end                            # messages as Arrow; one past the last entry in it
@@ -8,20 +9,27 @@
 All of [start, end) is returned, in order and once, or an error is raised: missing or damaged data is never skipped.
 Files are read, not mapped: a failing disk raises an error here, where a mapping would end the process, and a reused
 buffer stays in the processor's caches. All files of a plan are opened before the first is read, because an open file
-outlives its name.
+outlives its name. Objects do not: one that is gone is planned again (`object_windows.py`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from anabranch.client.reading.failures import (
+    DataLostError,
+    DirectReadError,
+    FilesUnreachableError,
+    NeedsClientError,
+    PlanOutdatedError,
+)
 from anabranch.errors import AnabranchError
 from anabranch.model.position import Position
 from anabranch.model.wanted import Wanted
@@ -56,46 +64,6 @@ _PLANS_MAX: Final = 5
 
 # Plans from the first position to before the second. None means the first entry kept, and the confirmed end.
 Planner = Callable[[Position | None, Position | None], TopicPlan]
-
-
-class DirectReadError(AnabranchError):
-    """The files could not be read as planned."""
-
-
-class PlanOutdatedError(DirectReadError):
-    """A file of the plan is gone: it was rewritten or all its entries were deleted. Plan again."""
-
-    retryable = True
-
-    def __init__(self, path: str) -> None:
-        super().__init__(f"{path} is gone: plan again")
-        self.path = path
-
-
-class FilesUnreachableError(DirectReadError):
-    """The log's folder cannot be read from here: read through the broker."""
-
-
-class NeedsClientError(DirectReadError):
-    """Only a client can read this entry: it is encrypted, or a chunk of a message. All earlier entries were
-    returned."""
-
-    def __init__(self, position: Position, why: str) -> None:
-        super().__init__(f"entry {position_text(position)} {why}: read from there on through the broker")
-        self.position = position
-
-
-class DataLostError(DirectReadError):
-    """Requested entries have been trimmed."""
-
-    def __init__(self, plan: TopicPlan) -> None:
-        first = (
-            f"the first left is {plan.runs[0].ledger}:{plan.runs[0].first}" if plan.runs else "none is left"
-        )
-        super().__init__(
-            f"{plan.topic}: entries from {position_text(plan.start)} on are gone, {first}; a subscription keeps "
-            "what is still to be read"
-        )
 
 
 class ReadPiece(NamedTuple):
@@ -226,8 +194,9 @@ def _follow(
         except PlanOutdatedError as error:
             if error.path == missing:
                 # The broker has that file: it never names a file again that it has rewritten or deleted.
+                where = "object store" if plan.in_objects else "folder"
                 raise FilesUnreachableError(
-                    f"{missing} is named again and is not here: this is not the folder of {plan.topic}'s broker"
+                    f"{missing} is named again and is not here: this is not the {where} of {plan.topic}'s broker"
                 ) from error
             missing = error.path
             if plans == _PLANS_MAX:
@@ -257,8 +226,8 @@ def plan_batches(
     root: str | None = None,
 ) -> Iterator[ReadPiece]:
     unpacked_bytes_max = max(unpacked_bytes_max, plan.message_bytes_max)
-    with _Files(plan, root) as files:
-        for every in _windows(plan, files, bytes_max, wanted):
+    with closing(_windows(plan, root, bytes_max, wanted)) as windows:
+        for every in windows:
             located = every if wanted is None else every.that_meet(wanted)
             stop = located.unaided
             behind: Position | None = None
@@ -289,8 +258,8 @@ def _no_rows(versions: bool) -> Any:
 def plan_facts(
     plan: TopicPlan, *, root: str | None = None, window_bytes: int = WINDOW_BYTES
 ) -> Iterator[EntryFacts]:
-    with _Files(plan, root) as files:
-        for located in _windows(plan, files, window_bytes):
+    with closing(_windows(plan, root, window_bytes)) as windows:
+        for located in windows:
             stop = located.whole
             if stop:
                 last = located.position(stop - 1)
@@ -300,9 +269,19 @@ def plan_facts(
 
 
 def _windows(
-    plan: TopicPlan, files: _Files, bytes_max: int, wanted: Wanted | None = None
-) -> Iterator[Located]:
+    plan: TopicPlan, root: str | None, bytes_max: int, wanted: Wanted | None = None
+) -> Generator[Located]:
     """The entries of one buffer after the other; each result is valid until the next one."""
+    if plan.in_objects:
+        from anabranch.client.reading.object_windows import object_windows
+
+        yield from object_windows(plan, min(bytes_max, WINDOW_BYTES), wanted, root)
+        return
+    with _Files(plan, root) as files:
+        yield from _file_windows(plan, files, bytes_max, wanted)
+
+
+def _file_windows(plan: TopicPlan, files: _Files, bytes_max: int, wanted: Wanted | None) -> Iterator[Located]:
     from anabranch.columns.records import Walk
 
     # Small slices need no large buffer.
@@ -405,6 +384,11 @@ def _grown(buffer: memoryview, size_max: int) -> memoryview:
 
 
 def plan_entries(plan: TopicPlan, *, root: str | None = None) -> Iterator[Entry]:
+    if plan.in_objects:
+        from anabranch.client.reading.object_windows import object_entries
+
+        yield from object_entries(plan, root)
+        return
     with _Files(plan, root) as files:
         for run in files.runs():
             fd, path = files.opened[run.file]

@@ -44,6 +44,8 @@ class Planner:
     retry_s: float = 30.0
     # The id of the topic, or of the topic that a segment belongs to; "" if it is unknown.
     topic_id: str = ""
+    # Whether objects are to be read by URLs that need no credentials, where their store has such.
+    signed: bool = False
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
@@ -56,18 +58,29 @@ class Planner:
             "end": end and position_text(end),
             "maxBytes": bytes_max,
             "topicId": self.topic_id or None,
+            "signed": "true" if self.signed else None,
         }
         query = urlencode({name: value for name, value in named.items() if value is not None})
         url = f"{self.admin_url.rstrip('/')}{PATH}/{topic_path(self.topic)}?{query}"
         deadline, pause = self.clock() + self.retry_s, PAUSE_MIN_S
         while True:
             try:
-                return decode(self._get(url))
+                return self._checked(decode(self._get(url)))
             except NoPlanError:
                 if self.clock() + pause > deadline:
                     raise
             self.sleep(pause)
             pause = min(2 * pause, PAUSE_MAX_S)
+
+    def _checked(self, plan: TopicPlan) -> TopicPlan:
+        """The plan, if it can be read without credentials where that was asked for: those of this process go to no
+        store that a broker names."""
+        if self.signed and plan.files and not plan.urls and plan.root.startswith("s3:"):
+            raise PlanRefusedError(
+                f"the broker has signed no URLs for the objects of {self.topic}; with credentials of your own, "
+                "objectAccess=own reads them"
+            )
+        return plan
 
     def _get(self, url: str) -> bytes:
         try:

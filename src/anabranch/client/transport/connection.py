@@ -159,7 +159,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                 ) from None
             raise ConnectionLost(f"{service_url}: TLS failed: {error.reason or error}") from None
         except OSError as error:
-            cause = os.strerror(error.errno) if error.errno and error.errno > 0 else error
+            cause = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
             raise ConnectionLost(f"cannot connect to {service_url}: {cause}") from None
         except UnicodeError as error:  # A name that no host can have.
             raise ConnectionLost(f"cannot connect to {service_url}: {error}") from None

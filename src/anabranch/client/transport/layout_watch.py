@@ -69,6 +69,17 @@ class LayoutWatch:
         """The name that users know: a classic topic is `persistent://`, whatever the broker calls its layout."""
         return str(replace(self.topic, domain=Domain.PERSISTENT) if _is_classic(self.layout) else self.topic)
 
+    def warn_of_other_kind(self) -> None:
+        """Logs a warning where a scalable topic was asked for and a classic one is there. Call it once there is a
+        layout."""
+        if self._asked.startswith(f"{Domain.TOPIC}://") and _is_classic(self.layout):
+            log.warning(
+                "%s: there is a classic topic of that name, %s, which is used; it does not split by itself. "
+                "Migrating it makes it scalable",
+                self._asked,
+                self.shown_topic,
+            )
+
     def url_of(self, segment: SegmentId) -> str:
         """The broker of an active segment, if the watch knows it; empty if a lookup is needed."""
         return self._urls.get(segment, "")
@@ -174,13 +185,6 @@ class LayoutWatch:
         }
         if not self._first.done():
             self._first.set_result(None)
-            if self._asked.startswith(f"{Domain.TOPIC}://") and _is_classic(layout):
-                log.warning(
-                    "%s: there is a classic topic of that name, %s, which is used; it does not split by itself. "
-                    "Migrating it makes it scalable",
-                    self._asked,
-                    self.shown_topic,
-                )
         self._tell()
 
     def _tell(self) -> None:

@@ -1,17 +1,22 @@
 """The connections of one client object, by broker: opened on request, forgotten when lost, looked up by topic.
 
-Nothing is retried here: `attachment` does that.
+Nothing is retried here: `attachment` does that. An outage of some seconds is logged, since callers only wait.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
+from collections.abc import Callable
 from typing import Any
 
-from anabranch.client.errors import ConnectionLost
+from anabranch.client.errors import AccessFailed, ConnectionLost
 from anabranch.client.security import NOBODY, PLAIN_SCHEME, TLS_SCHEME, Security
 from anabranch.client.transport.connection import ClientConnection
 from anabranch.wire import pulsar_pb2 as pb
+
+log = logging.getLogger(__name__)
 
 C = pb.BaseCommand
 
@@ -20,12 +25,20 @@ LOOKUPS_MAX = 20
 REQUEST_MAX_S = 30.0
 # The limit for a broker that does not accept the last bytes.
 CLOSE_MAX_S = 2.0
+# A broker that restarts is away for less.
+TOLD_AWAY_S = 3.0
 
 
 class Connections:
     """`service_url` may name several brokers, `pulsar://one:6650,two:6650`: they are tried in turn."""
 
-    def __init__(self, service_url: str, security: Security = NOBODY) -> None:
+    def __init__(
+        self,
+        service_url: str,
+        security: Security = NOBODY,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         scheme, _, hosts = service_url.partition("://")
         self.security = security
         self.has_tls = scheme == TLS_SCHEME
@@ -35,6 +48,10 @@ class Connections:
         # Brokers have told that they are reached through the service URL, and named in CONNECT.
         self._is_through_service = False
         self._is_closed = False
+        self._clock = clock
+        # Since when no connection could be opened, and whether the log says so.
+        self._away_since: float | None = None
+        self._is_told = False
 
     async def to(self, url: str) -> ClientConnection:
         """An open connection to that broker; raises ConnectionLost if it cannot be opened."""
@@ -48,13 +65,34 @@ class Connections:
             # Awaited by all concurrent callers, and by `close`.
             through = self._service[self._turn] if self._is_through_service else ""
             opening = self._open[url] = asyncio.create_task(
-                ClientConnection.open(url, self.security, through="" if url in self._service else through)
+                self._opened(url, "" if url in self._service else through)
             )
         connection = await asyncio.shield(opening)
         if self._is_closed:
             connection.abort()
             raise ConnectionLost("the client is closed")
         return connection
+
+    async def _opened(self, url: str, through: str) -> ClientConnection:
+        try:
+            connection = await ClientConnection.open(url, self.security, through=through)
+        except ConnectionLost as error:
+            # What a broker refuses its client's user is no outage.
+            if not isinstance(error, AccessFailed):
+                self._failed(error)
+            raise
+        if self._is_told:
+            log.warning("connected to %s", url)
+        self._away_since, self._is_told = None, False
+        return connection
+
+    def _failed(self, error: ConnectionLost) -> None:
+        now = self._clock()
+        if self._away_since is None:
+            self._away_since = now
+        elif not self._is_told and now - self._away_since >= TOLD_AWAY_S:
+            self._is_told = True
+            log.warning("%s; trying again", error)
 
     async def service(self) -> ClientConnection:
         """A connection to any broker of the service; after a failure the next call tries the next broker."""

@@ -7,6 +7,7 @@ import json
 import ssl
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -55,9 +56,22 @@ def call(
     raise NotAnswered(f"{REDIRECTS_MAX} redirects led nowhere")
 
 
-def _send(method: str, url: str, body: object, security: Security, timeout_s: float) -> RestAnswer:
+def fetched(url: str, headers: Mapping[str, str], timeout_s: float) -> RestAnswer:
+    """The answer to a GET without credentials; redirects are not followed. NotAnswered if none came."""
+    return _send("GET", url, None, NOBODY, timeout_s, headers)
+
+
+def _send(
+    method: str,
+    url: str,
+    body: object,
+    security: Security,
+    timeout_s: float,
+    more_headers: Mapping[str, str] | None = None,
+) -> RestAnswer:
     data = None if body is None else json.dumps(body).encode()
     headers = security.headers() | ({} if data is None else {"Content-Type": "application/json"})
+    headers |= more_headers or {}
     trusted = security if url.startswith("https:") else NOBODY
     try:
         if method == "GET" and not _has_proxy(url):

@@ -88,7 +88,9 @@ def step(state: ControlledTopic, event: Event) -> Result:
 
 def _requested(state: ControlledTopic, request: Request) -> Result:
     if state.is_classic and not isinstance(request, e.SubscriptionFound | e.RepairRequested):
-        error = OperationRefused("this is a classic topic without segments of its own; migrate it first")
+        error = OperationRefused(
+            "this is a classic topic without segments of its own; `anabranch topics migrate` makes it scalable"
+        )
         return state, _refusal(request, error)
     if state.topic.is_deleting and not isinstance(request, e.DeletionRequested):
         return state, _refusal(request, TopicMissing("the topic is being deleted"))

@@ -137,13 +137,13 @@ class WatchedDispatcher(EntryBucketDispatcher):
             self._last[number] = consumer
         return consumer
 
-    def _put_aside(self, at: Position, span: Span, metadata: pb.MessageMetadata, is_chunk: bool) -> None:
+    def _put_aside(self, at: Position, span: Span, metadata: pb.MessageMetadata) -> None:
         touched = self._queues.touched(span)
         owner = touched[0].owner
         if owner is not None and not all(bucket.is_free_for(owner) for bucket in touched):
             self.figures.withheld += 1
         before = sum(bucket.is_following for bucket in touched)
-        super()._put_aside(at, span, metadata, is_chunk)
+        super()._put_aside(at, span, metadata)
         self.figures.lagging += before - sum(bucket.is_following for bucket in touched)
 
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
 from anabranch.model.position import Incarnation
 from anabranch.simulation.machine.loop import SimLoop, context_of
+from anabranch.storage.object.core.choice import RewritePolicy
+from anabranch.storage.object.core.objects import LogKeys
 from anabranch.storage.object.medium import Created, MediumError, MediumMissingError, MediumRefusedError
 from anabranch.storage.object.memory_bucket import MemoryBucket
 from anabranch.storage.object.object_store import ObjectLogStore
@@ -28,6 +31,8 @@ LATE_MAX_S: Final = 8.0
 # Shares of requests.
 LATE, NEVER, LOST, CONFLICT, FAILED = 0.02, 0.01, 0.02, 0.01, 0.01
 
+_SPACE: Final = ("/rewritten/", "/map/", "/gone")
+
 POLICY: Final = ObjectLogPolicy(
     commit_bytes_max=64 << 10,
     puts_per_second=50,
@@ -36,9 +41,15 @@ POLICY: Final = ObjectLogPolicy(
     checkpoint_seconds=2.0,
     full_checkpoint_every=3,
     look_seconds=1.0,
-    reclaim_seconds=3.0,
-    # Longer than any broker is paused.
-    delete_delay_seconds=60.0,
+    reclaim_seconds=1.0,
+    # Shorter than brokers are paused: what they were about to read may be gone when they go on.
+    delete_delay_seconds=3.0,
+    # The logs of former lives are looked after, and whatever wastes anything is rewritten.
+    dead_seconds=3.0,
+    ask_seconds=2.0,
+    grace_seconds=1.0,
+    rewrite=RewritePolicy(object_waste_min=1, waste_bytes=1, live_bytes_max=32 << 10, object_bytes=16 << 10),
+    map_states=3,
     cache_bytes=64 << 10,
     block_cache_bytes=256 << 10,
     block_bytes=16 << 10,
@@ -52,6 +63,8 @@ class SimBucket:
         self._loop = loop
         self._chance = chance
         self._bucket = MemoryBucket()
+        # Of the objects that give space back, how many of each folder were created, and how many of all were deleted.
+        self.space: Counter[str] = Counter()
 
     async def create(self, key: str, parts: Sequence[Buffer]) -> Created:
         data = b"".join(parts)
@@ -61,10 +74,20 @@ class SimBucket:
         if (draw := draw - NEVER) < 0:
             return await self._asked(lambda: Created.UNKNOWN)
         if (draw := draw - LATE) < 0:
-            self._later(self._chance.uniform(0, LATE_MAX_S), lambda: self._bucket.create_now(key, data))
+            self._later(self._chance.uniform(0, LATE_MAX_S), lambda: self._create(key, data))
             return await self._asked(lambda: Created.UNKNOWN)
-        created = await self._asked(lambda: self._bucket.create_now(key, data))
+        created = await self._asked(lambda: self._create(key, data))
         return Created.UNKNOWN if draw < LOST else created
+
+    def _create(self, key: str, data: bytes) -> Created:
+        created = self._bucket.create_now(key, data)
+        if created is Created.STORED and (kind := next((one for one in _SPACE if one in key), "")):
+            self.space[kind.strip("/")] += 1
+        return created
+
+    def hide(self, incarnation: Incarnation) -> None:
+        """No broker looks after this log."""
+        self._bucket.objects.pop(LogKeys(incarnation).exists_mark, None)
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> Buffer:
         data = await self._asked(lambda: self._bucket.objects.get(key))
@@ -85,7 +108,7 @@ class SimBucket:
     async def delete(self, keys: Sequence[str]) -> None:
         def delete() -> None:
             for key in keys:
-                self._bucket.objects.pop(key, None)
+                self.space["deleted"] += self._bucket.objects.pop(key, None) is not None
 
         await self._asked(delete)
         self._maybe_fail()

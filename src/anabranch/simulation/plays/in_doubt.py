@@ -46,7 +46,7 @@ class InDoubt(Play):
     async def _cut_and_seal(self, name: str, key: str) -> None:
         record = self.world.record
         if record is not None:
-            segment = record.layout.segment(segment_for(record.layout, SentKeys()(key)[0], Routing.HIGH))
+            segment = record.layout.segment(segment_for(record.layout, SentKeys()[key][0], Routing.HIGH))
             await asyncio.gather(workload.seal_one(self.world, segment), self._cut(name))
 
     async def _cut(self, name: str) -> None:

@@ -37,7 +37,7 @@ class OlderEntries(Entries):
     def _batch(self, run: MessageRun, metadata: pb.MessageMetadata) -> Payload:
         payload = super()._batch(run, metadata)
         if isinstance(run, BatchRun):
-            copy_key(metadata, run.encoded[0])
+            copy_key(metadata, run.encoded(0))
         return payload
 
 

@@ -57,6 +57,8 @@ class Report:
     rebuckets: int = 0
     faults: int = 0
     sharing: SharingFigures = field(default_factory=SharingFigures)
+    # Where the log is in an object store: how often space was given back, and in which way.
+    space: dict[str, int] = field(default_factory=dict)
 
     @property
     def is_good(self) -> bool:

@@ -24,6 +24,7 @@ from anabranch.client.security import NOBODY, Security
 from anabranch.client.transport.pool import Connections
 from anabranch.errors import AnabranchError
 from anabranch.model.hidden_writes import Claim
+from anabranch.model.names import Domain, TopicName
 from anabranch.spark.options.sink import SinkOptions
 
 log = logging.getLogger(__name__)
@@ -77,9 +78,19 @@ def records_of(options: SinkOptions, retry_s: float | None = None) -> WriteRecor
 
 
 def stream_write_id(query_id: str, topic: str | None) -> str:
-    """The id of a streaming query's write to a topic: the same after each start from one checkpoint."""
-    name = f"spark/{query_id}/{topic or ''}"
+    """The id of a streaming query's write to a topic: the same after each start from one checkpoint.
+
+    `persistent://…/x` and `topic://…/x` are one topic: whichever of the two a query is started with, its last batch is
+    found under the same id."""
+    name = f"spark/{query_id}/{_one_spelling(topic) if topic else ''}"
     return name if len(name) <= ID_MAX else f"spark/{query_id}/{hashlib.sha256(name.encode()).hexdigest()}"
+
+
+def _one_spelling(topic: str) -> str:
+    name = TopicName.parse(topic)
+    return (
+        f"{Domain.TOPIC.value}://{name.namespace}/{name.local}" if name.domain is Domain.PERSISTENT else topic
+    )
 
 
 class NotThisBatch(AnabranchError):

@@ -361,6 +361,7 @@ class Driver:
                 decryption_keys=self.options.decryption_keys,
                 topic_id=layout.topic_id,
                 message_bytes_max=self.options.message_bytes_max,
+                object_access=self.options.object_access,
             )
             for one in plan(layout, start, end)
             if self.options.ranges.may_be_in(layout.segments[one.segment])

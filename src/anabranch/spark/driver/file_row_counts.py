@@ -1,7 +1,7 @@
-"""Counts a segment's rows from the log's files: entries are inspected on the driver and not decoded.
+"""Counts a segment's rows from the log's files or objects: entries are inspected on the driver and not decoded.
 
-Raises the errors of `client.reading.direct` and `client.reading.plans` where files cannot answer; then a client counts.
-Chunks are such a case: their rows are unknown before the last chunk.
+Raises the errors of `client.reading.failures` and `client.reading.plans` where files cannot answer; then a client
+counts. Chunks are such a case: their rows are unknown before the last chunk.
 """
 
 from __future__ import annotations
@@ -10,13 +10,8 @@ import asyncio
 from typing import Final
 
 from anabranch.client.errors import DataLost
-from anabranch.client.reading.direct import (
-    WINDOW_BYTES,
-    FilesUnreachableError,
-    NeedsClientError,
-    PlanOutdatedError,
-    facts,
-)
+from anabranch.client.reading.direct import WINDOW_BYTES, facts
+from anabranch.client.reading.failures import FilesUnreachableError, NeedsClientError, PlanOutdatedError
 from anabranch.client.reading.plans import NoPlanError, Planner, PlanRefusedError
 from anabranch.client.security import NOBODY, Security
 from anabranch.model import position
@@ -47,9 +42,11 @@ class FileMeter:
         topic: str,
         start: MessagePosition,
         security: Security = NOBODY,
+        *,
+        signed: bool = True,
     ) -> None:
         self._planner = Planner(
-            admin_url, segment_topic, security=security, timeout_s=RETRY_S, retry_s=RETRY_S
+            admin_url, segment_topic, security=security, timeout_s=RETRY_S, retry_s=RETRY_S, signed=signed
         )
         self._topic = topic
         self._start = start  # Steps before it are forgotten.

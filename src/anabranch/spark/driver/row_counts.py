@@ -21,7 +21,7 @@ from anabranch.client.consuming.inbox import Inbox
 from anabranch.client.consuming.segment import SegmentConsumer, SubscribeOptions
 from anabranch.client.errors import DataLost, TimedOut
 from anabranch.client.message import ReceivedEntry
-from anabranch.client.reading.direct import NeedsClientError
+from anabranch.client.reading.failures import NeedsClientError
 from anabranch.client.transport.layout_watch import LayoutWatch
 from anabranch.client.transport.pool import Connections
 from anabranch.model import position
@@ -32,6 +32,7 @@ from anabranch.spark.driver.counted import Counted
 from anabranch.spark.driver.file_row_counts import CANNOT, FileMeter
 from anabranch.spark.plan.limit import Limit, Step, Steps
 from anabranch.spark.plan.plan import SegmentRun
+from anabranch.spark.plan.task import ObjectAccess
 from anabranch.wire import pulsar_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -85,12 +86,14 @@ class Meters:
         chance: random.Random,
         *,
         fails_on_data_loss: bool,
+        object_access: ObjectAccess = "signed",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._admin_url = ""
         self._clock = clock
         self._detours: dict[SegmentId, Detour] = {}
         self._fails_on_data_loss = fails_on_data_loss
+        self._signed = object_access == "signed"
         self._connections = connections
         self._watch = watch
         self._chance = chance
@@ -164,7 +167,8 @@ class Meters:
         if not self._may_look(run.segment.id, start):
             return None
         topic = self._watch.topic_of(run.segment.id)
-        return FileMeter(self._admin_url, topic, str(self._watch.topic), start, self._connections.security)
+        name, security = str(self._watch.topic), self._connections.security
+        return FileMeter(self._admin_url, topic, name, start, security, signed=self._signed)
 
     def _opened(self, run: SegmentRun, start: MessagePosition, before: Counted | None = None) -> _Meter:
         number, topic = run.segment.id, str(self._watch.topic)

@@ -58,7 +58,13 @@ class DriverTopic:
         self._released: dict[SegmentId, Place] = {}
         self._is_overtaken = False
         self._is_made_again = False
-        self._meters = Meters(connections, self._watch, chance, fails_on_data_loss=options.fail_on_data_loss)
+        self._meters = Meters(
+            connections,
+            self._watch,
+            chance,
+            fails_on_data_loss=options.fail_on_data_loss,
+            object_access=options.object_access,
+        )
 
     @property
     def layout(self) -> SegmentLayout:

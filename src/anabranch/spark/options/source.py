@@ -20,7 +20,7 @@ from anabranch.spark.plan.limit import UNLIMITED, Limit
 from anabranch.spark.plan.plan import Ordering
 from anabranch.spark.plan.ranges import ANY, Ranges
 from anabranch.spark.plan.selection import Choice
-from anabranch.spark.plan.task import ReadMode
+from anabranch.spark.plan.task import ObjectAccess, ReadMode
 from anabranch.wire.sizes import UNPACKED_BYTES_MAX
 
 # How the source and the sink authenticate, and which brokers they trust.
@@ -83,6 +83,8 @@ class Options:
     security: Security = NOBODY
     read_mode: ReadMode = "auto"
     admin_url: str | None = None  # None: the brokers announce it.
+    # How objects of the log are read: by URLs that the broker has signed, or with the worker's own credentials.
+    object_access: ObjectAccess = "signed"
     columns: tuple[str, ...] | None = None  # None: all.
     message_bytes_max: int = UNPACKED_BYTES_MAX  # The limit of a message or a batch, once unpacked.
     # Names of keys, and the paths of their private halves on each worker.
@@ -125,6 +127,7 @@ _OPTIONS: Final[Mapping[str, _Option]] = {
     "failOnDataLoss": _Option(values.truth),
     "readMode": _Option(values.one_of("auto", "direct", "broker")),
     "adminUrl": _Option(values.admin_url),
+    "objectAccess": _Option(values.one_of("signed", "own")),
     "columns": _Option(values.some_of(COLUMNS)),
     "maxMessageBytes": _Option(values.message_bytes),
     "timeoutSeconds": _Option(values.seconds),
@@ -186,6 +189,7 @@ def parse(given: Mapping[str, str], kind: Kind | None = None) -> Options:
         security=security_of(found),
         read_mode=found.get("readMode", "auto"),
         admin_url=found.get("adminUrl"),
+        object_access=found.get("objectAccess", "signed"),
         columns=found.get("columns"),
         message_bytes_max=found.get("maxMessageBytes", UNPACKED_BYTES_MAX),
         decryption_keys=found.get("decryptionKeys", ()),

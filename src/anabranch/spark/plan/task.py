@@ -17,6 +17,8 @@ from anabranch.wire.sizes import UNPACKED_BYTES_MAX
 
 # From files where that is possible; from files or not at all; through brokers.
 ReadMode = Literal["auto", "direct", "broker"]
+# How objects are read: by URLs that the broker has signed, or with the credentials of the reader itself.
+ObjectAccess = Literal["signed", "own"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class Task:
     topic_id: str = ""
     # The most bytes that a message, or a batch of messages, may unpack to.
     message_bytes_max: int = UNPACKED_BYTES_MAX
+    object_access: ObjectAccess = "signed"
 
     @property
     def wanted(self) -> Wanted | None:

@@ -1,7 +1,8 @@
-"""Data plane. Reads one slice of a segment from the log's files, as Arrow record batches. Blocking; runs in a task.
+"""Data plane. Reads one slice of a segment from the log's files or objects, as Arrow record batches. Blocking; runs in
+a task.
 
 The segment's owner says where the entries lie and takes no further part. Where files do not suffice, it raises the
-errors of `anabranch.client.reading.direct` and `anabranch.client.reading.plans`; `at` is then where to continue by
+errors of `anabranch.client.reading.failures` and `anabranch.client.reading.plans`; `at` is then where to continue by
 other means.
 """
 
@@ -11,7 +12,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, Final
 
-from anabranch.client.reading.direct import NeedsClientError, record_batches
+from anabranch.client.reading.direct import record_batches
+from anabranch.client.reading.failures import NeedsClientError
 from anabranch.client.reading.plans import Planner
 from anabranch.model import position
 from anabranch.model.cut import BEGINNING, MessagePosition
@@ -48,6 +50,7 @@ class DirectReader:
             timeout_s=task.timeout_s,
             retry_s=min(PLAN_RETRY_S, task.timeout_s),
             topic_id=task.topic_id,
+            signed=task.object_access == "signed",
         )
         self.at = start
         """Everything before it has been returned."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from anabranch.client.reading.direct import FilesUnreachableError, NeedsClientError, PlanOutdatedError
+from anabranch.client.reading.failures import FilesUnreachableError, NeedsClientError, PlanOutdatedError
 from anabranch.client.reading.plans import NoPlanError, PlanRefusedError
 from anabranch.errors import AnabranchError, OversizePayload
 from anabranch.model.cut import MessagePosition

@@ -1,4 +1,4 @@
-"""Where a topic's entries lie in files, for readers that bypass the broker. Pure values and their JSON.
+"""Where a topic's entries lie in files or objects, for readers that bypass the broker. Pure values and their JSON.
 
 A plan covers the positions [start, end) of one topic, all of them confirmed. Each run is a stretch of one file that
 holds whole records of consecutive entries of one ledger and nothing else; the reader checks ledger, entry and CRC32C of
@@ -11,6 +11,12 @@ rewritten or is dead: plan again. Until the plan expires, that does not happen w
     {"version": 1, "topic": "persistent://…", "start": "5:0", "end": "8:120", "logEnd": "8:200", "hasLost": false,
      "root": "/data/log", "files": ["wal/…/00000001.wal"], "expiresInMs": 55000, "messageBytesMax": 5242880,
      "runs": [[ledger, first entry, last entry, file, byte offset, length], …]}
+
+Of a log in an object store, `inObjects` is true, `root` the URL of the store and `files` are keys of objects. A run's
+bytes are whole records of its ledger then: its entries in their order, among state records and perhaps other entries
+of the ledger. `urls` has a URL for each object that needs no credentials, if the reader asked for them and the store
+has such. Objects are removed at some time after the plan has expired; one that is gone means that it is to be planned
+again.
 """
 
 from __future__ import annotations
@@ -63,7 +69,7 @@ class TopicPlan(msgspec.Struct, frozen=True, kw_only=True):
     log_end: Position
     # Entries at or after `start` were trimmed: they are gone for good.
     has_lost: bool
-    # The folder that the files' paths are relative to.
+    # The folder that the files' paths are relative to, or the URL of the object store.
     root: str
     files: tuple[str, ...]
     runs: tuple[PlannedRun, ...]
@@ -71,6 +77,10 @@ class TopicPlan(msgspec.Struct, frozen=True, kw_only=True):
     expires_in_ms: int
     # The broker's limit for a message as it is stored: an entry that unpacks to that many bytes is always read.
     message_bytes_max: int
+    # Whether the files are objects.
+    in_objects: bool = False
+    # For each object, or for none: where anybody can read it until the plan has expired.
+    urls: tuple[str, ...] = ()
 
     @property
     def entries(self) -> int:
@@ -120,7 +130,7 @@ def parse_position(text: str) -> Position:
     return int(found[1]), int(found[2])
 
 
-class _Text(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class _Text(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The plan as JSON has it."""
 
     version: int
@@ -134,6 +144,8 @@ class _Text(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     runs: tuple[PlannedRun, ...]
     expires_in_ms: int
     message_bytes_max: int
+    in_objects: bool = False
+    urls: tuple[str, ...] = ()
 
 
 class _Version(msgspec.Struct):
@@ -165,6 +177,12 @@ def decode(data: bytes) -> TopicPlan:
     for name in plan.files:
         if name.startswith("/") or ".." in name.split("/"):
             raise BadPlan(f"not a read plan: {name!r} does not lie below the log's folder")
+    if plan.urls and len(plan.urls) != len(plan.files):
+        raise BadPlan(f"not a read plan: {len(plan.urls)} URLs for {len(plan.files)} objects")
+    if not all(url.startswith(("https://", "http://")) for url in plan.urls):
+        raise BadPlan("not a read plan: the URL of an object is not one of HTTP")
+    if plan.in_objects and any(run.is_indexed for run in plan.runs):
+        raise BadPlan("not a read plan: an object has no index")
     _check(plan.runs, len(plan.files))
     return plan
 

@@ -42,6 +42,7 @@ from anabranch.storage.object.core.objects import (
     encode_state,
     is_fence,
 )
+from anabranch.storage.object.indexing import LedgerOwner
 from anabranch.storage.object.medium import Created, MediumError, MediumMissingError, MediumRefusedError
 from anabranch.storage.object.places import EntryPlaces, NewPlaces
 from anabranch.storage.object.policy import ObjectLogPolicy
@@ -141,12 +142,17 @@ class ObjectLog:
         # Ledgers that changed since the last checkpoint, and ledgers that are gone since then.
         self._dirty: set[int] = set()
         self._gone: set[int] = set()
+        # Those of which no stored checkpoint says so.
+        self._forgotten: dict[int, LedgerOwner] = {}
         self._state_number = 0
         self._state_base = 0
         self._state_bytes = 0
         self._state_ordinal = 0
         # Commits at lower numbers are in a checkpoint that is stored: recovery does not read them.
         self.needed_from = 1
+        # The newest stored checkpoint, and the one with which reading it begins.
+        self.stored_state = 0
+        self.stored_base = 0
         self._checkpointing: asyncio.Task[None] | None = None
         self._checkpoint_timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop
@@ -255,9 +261,21 @@ class ObjectLog:
         self.writers.pop(ledger, None)
         self.places.drop(ledger)
         self._new_places.drop(ledger)
-        if self._folds.pop(ledger, None) is not None:
+        if (fold := self._folds.pop(ledger, None)) is not None:
+            self._forgotten[ledger] = LedgerOwner(fold.namespace, fold.record)
             self._dirty.discard(ledger)
             self._gone.add(ledger)
+
+    def owners(self) -> dict[int, LedgerOwner]:
+        """The owners of all ledgers, also of dead ones that a stored checkpoint names."""
+        return {ledger: LedgerOwner(one.namespace, one.record) for ledger, one in self._folds.items()} | (
+            self._forgotten
+        )
+
+    def entries_end(self, ledger: int) -> int:
+        """The end of what is confirmed of a ledger; 0 if it is none of this log's."""
+        fold = self._folds.get(ledger)
+        return fold.entries_end if fold is not None else 0
 
     def is_writing(self, ledger: LedgerId) -> bool:
         writer = self.writers.get(ledger)
@@ -547,8 +565,9 @@ class ObjectLog:
         if fold.add_run(run.first, entries, size, states, messages=run.messages):
             self._dirty.add(ledger)
             if entries:
-                self.places.add(ledger, run.first, number)
-                self._new_places.add(ledger, run.first, number)
+                length = size + fmt.RECORD_BYTES * entries
+                self.places.add(ledger, run.first, number, length)
+                self._new_places.add(ledger, run.first, number, length)
 
     def _tell(self, writers: Iterable[FileLedgerWriter]) -> None:
         for writer in writers:
@@ -718,6 +737,9 @@ class ObjectLog:
         if not await create_settled(self._medium, key, encode_state(note), self._policy):
             raise LogFailedError(f"{key} is not what this log wrote: another broker uses its name")
         self.needed_from = note.scan_from
+        self.stored_state, self.stored_base = note.number, note.base
+        for ledger in note.gone:
+            self._forgotten.pop(ledger, None)
 
     async def checkpoint(self) -> None:
         """Returns once a checkpoint is stored that has everything confirmed so far, or the log has ended."""

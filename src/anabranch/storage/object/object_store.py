@@ -10,16 +10,23 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 from anabranch.model.histogram import Histogram
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage.core.live import Liveness
 from anabranch.storage.object.blocks import BlockCache
-from anabranch.storage.object.medium import MediumError, MediumMissingError, ObjectMedium
+from anabranch.storage.object.ended_logs import EndedLogs
+from anabranch.storage.object.medium import (
+    MediumError,
+    MediumMissingError,
+    MediumRefusedError,
+    ObjectMedium,
+)
 from anabranch.storage.object.object_log import ObjectLog
 from anabranch.storage.object.other_log import OtherObjectLog
+from anabranch.storage.object.planning import ObjectPlanner
 from anabranch.storage.object.policy import ObjectLogPolicy
 from anabranch.storage.object.probe import probe
 from anabranch.storage.object.reading import ObjectReader
@@ -37,7 +44,9 @@ from anabranch.storage.port import (
     Living,
     LogError,
     LogMissingError,
+    ObjectRun,
     ReadPlan,
+    Writers,
 )
 
 log = logging.getLogger(__name__)
@@ -51,8 +60,8 @@ class ObjectLogStore:
 
     `has_ended` says whether the writer of another log is known to be gone. Its log is then taken whole, which saves
     the requests for every further topic. A living writer's ledgers are taken one by one. `is_sole` says that no other
-    broker
-    uses the metadata: all other writers have ended then, and what no record names of their logs is deleted."""
+    broker uses the metadata: all other writers have ended then. `url` is where readers with credentials of their own
+    find the objects; without it nothing is planned for them."""
 
     def __init__(
         self,
@@ -63,9 +72,12 @@ class ObjectLogStore:
         policy: ObjectLogPolicy | None = None,
         has_ended: Callable[[Incarnation], bool] = lambda _: False,
         is_sole: bool = False,
+        url: str = "",
     ) -> None:
         self._policy = policy or ObjectLogPolicy()
         self._is_sole = is_sole
+        self._clock_ms = clock_ms
+        self._url = url
         self._medium = CountingMedium(medium)
         self._incarnation = incarnation or new_incarnation(clock_ms)
         self._has_ended = lambda one: one != self._incarnation and (is_sole or has_ended(one))
@@ -74,6 +86,7 @@ class ObjectLogStore:
         self._cache_misses = 0
         self._blocks = BlockCache(self._medium, self._policy)
         self._reader = ObjectReader(self._blocks, self._policy)
+        self._planner = ObjectPlanner(self._medium, self._policy)
         self._live = Liveness(self._incarnation, is_shared=True)
         self._others: dict[Incarnation, OtherObjectLog] = {}
         self._end_callbacks: list[Callable[[], None]] = []
@@ -85,12 +98,15 @@ class ObjectLogStore:
             self._policy,
             self._tell_end,
         )
+        self._ended_logs = EndedLogs(self._medium, self._incarnation, self._policy, is_sole=is_sole)
         self._reclaimer = ObjectReclaimer(
             self._medium,
             self._log,
             self._incarnation,
             self._live,
+            self._ended_logs,
             self._other,
+            self._forget_other,
             self._policy,
             is_sole=is_sole,
         )
@@ -144,6 +160,7 @@ class ObjectLogStore:
     async def start(self) -> None:
         """Refuses a store that does not keep the promises which the log is built on."""
         await probe(self._medium)
+        await self._ended_logs.start()
         self._log.start()
         self._is_started = True
         # Cancelled by `close`.
@@ -179,6 +196,8 @@ class ObjectLogStore:
             async with asyncio.timeout(self._policy.close_seconds):
                 if fenced or not await create_settled(self._medium, key, encode_result(answer), self._policy):
                     log.debug("the hand-over of %s is left to those that take it", self._incarnation)
+                else:
+                    await self._ended_logs.note_ended(self._incarnation)
         except (TimeoutError, MediumError) as error:
             # Nothing is lost: the next owner finds in the log what the hand-over would have said.
             log.warning("storing the hand-over failed, the next start will recover: %s", error)
@@ -229,6 +248,9 @@ class ObjectLogStore:
             )
         return other
 
+    def _forget_other(self, incarnation: Incarnation) -> None:
+        self._others.pop(incarnation, None)
+
     async def release(self, ledgers: Collection[LedgerId]) -> Mapping[LedgerId, LedgerState]:
         await self._log.flush()
         for ledger in ledgers:
@@ -272,14 +294,8 @@ class ObjectLogStore:
         entries_max: int,
         bytes_max: int,
     ) -> list[Entry]:
-        if self._live.is_gone(ledger, first):
-            raise LogMissingError(f"ledger {ledger} has no entry {first}: it was trimmed")
+        end = self._readable_end(ledger, first, end)
         writer = self._log.writers.get(ledger)
-        if writer is not None and writer.error is None:
-            # Confirmed here. For a ledger that another broker took, the caller has the end from there.
-            end = min(end, writer.entries_end)
-        if first >= end:
-            raise LogMissingError(f"ledger {ledger} has no entry {first}")
         if incarnation == self._incarnation:
             found = await self._reader.read(self._log, ledger, first, end, entries_max, bytes_max)
             if found or writer is None or writer.error is None:
@@ -291,15 +307,60 @@ class ObjectLogStore:
                 found = await self._reader.read(other, ledger, first, end, entries_max, bytes_max)
                 if found:
                     return found
-            await other.index()
+            await other.index.look()
         found = await self._reader.read(other, ledger, first, end, entries_max, bytes_max)
         return found or self._missing(ledger, first)
+
+    def _readable_end(self, ledger: LedgerId, first: int, end: int) -> int:
+        """One past the last entry to be read; LogMissingError if `first` is not to be read."""
+        if self._live.is_gone(ledger, first):
+            raise LogMissingError(f"ledger {ledger} has no entry {first}: it was trimmed")
+        writer = self._log.writers.get(ledger)
+        if writer is not None and writer.error is None:
+            # Confirmed here. For a ledger that another broker took, the caller has the end from there.
+            end = min(end, writer.entries_end)
+        if first >= end:
+            raise LogMissingError(f"ledger {ledger} has no entry {first}")
+        return end
 
     def _missing(self, ledger: int, entry: int) -> list[Entry]:
         raise LogMissingError(f"ledger {ledger} has no entry {entry}")
 
     async def plan(self, ledger: LedgerId, incarnation: Incarnation, first: int, end: int) -> ReadPlan:
-        raise LogMissingError("a log in an object store is read through its brokers")
+        if not self._url:
+            raise LogMissingError("nobody but brokers can reach the objects of this log")
+        end = self._readable_end(ledger, first, end)
+        try:
+            runs = await self._runs(ledger, incarnation, first, end)
+        except MediumMissingError as error:
+            raise LogMissingError(f"ledger {ledger}: {error}") from error
+        if not runs:
+            self._missing(ledger, first)
+        # What is found to be dead from now on stays for that long.
+        expires_at_ms = self._clock_ms() + int(self._policy.delete_delay_seconds * 1000)
+        return ReadPlan(ledger, first, runs[-1].end, (), expires_at_ms, tuple(runs), self._url)
+
+    async def _runs(
+        self, ledger: LedgerId, incarnation: Incarnation, first: int, end: int
+    ) -> list[ObjectRun]:
+        writer = self._log.writers.get(ledger)
+        if incarnation == self._incarnation:
+            found = await self._planner.runs(self._log, ledger, first, end, is_own=True)
+            if found or writer is None or writer.error is None:
+                return found
+        other = self._other(incarnation)
+        for _ in range(_READ_TRIES):
+            with contextlib.suppress(LogMissingError, MediumMissingError):
+                if found := await self._planner.runs(other, ledger, first, end, is_own=False):
+                    return found
+            await other.index.look()
+        return await self._planner.runs(other, ledger, first, end, is_own=False)
+
+    async def signed(self, keys: Sequence[str], seconds: int) -> list[str]:
+        try:
+            return [await self._medium.sign(key, seconds) for key in keys]
+        except MediumRefusedError:
+            return []
 
     # -- giving space back
 
@@ -320,14 +381,15 @@ class ObjectLogStore:
     def know(self, live: Iterable[LiveLedger]) -> None:
         self._live.know(live)
 
-    def ask(self, living: Living) -> None:
+    def ask(self, living: Living, writers: Writers | None = None) -> None:
         self._reclaimer.living = living
+        self._ended_logs.writers = writers
 
     def retain(self, live: Iterable[LiveLedger]) -> None:
         self._live.retain(live)
 
     async def reclaim(self) -> None:
-        await self._reclaimer.run()
+        await self._reclaimer.run(is_thorough=True)
 
     def stats(self) -> Mapping[str, float]:
         places = self._log.places
@@ -336,7 +398,8 @@ class ObjectLogStore:
             "files": len(places.numbers),
             "disk_bytes": places.total_bytes,
             "live_bytes": self._live_bytes(),
-            "removed_files": self._reclaimer.removed,
+            "removed_files": self._reclaimer.figures.removed,
+            "rewritten_bytes": self._reclaimer.figures.rewritten_bytes,
             "cache_bytes": self._cache.bytes,
             "cache_hits": self._cache_hits,
             "cache_misses": self._cache_misses,

@@ -175,6 +175,33 @@ def _short(error: BaseException) -> str:
 def open_medium(url: str) -> ObstoreMedium:
     """The medium of a URL (`parse_url`); MediumRefusedError if there can be none. Credentials of S3 come from where
     AWS's own tools look for them: the environment, a web identity, the machine's role."""
+    where = _usable(url)
+    if where.scheme == "objects":
+        from obstore.store import LocalStore
+
+        store = LocalStore(where.prefix, mkdir=True)
+        return ObstoreMedium(store, store, str(where))
+    # Short, and never tried again below the log: it would hide that the log stands still.
+    writing = _s3(where, timeout_s=5, connect_s=1, retries=0, retry_s=5)
+    other = _s3(where, timeout_s=60, connect_s=5, retries=6, retry_s=60)
+    return ObstoreMedium(writing, other, str(where))
+
+
+def open_for_readers(url: str) -> ObjectStore:
+    """The store of that URL for those that only read it, from any thread. MediumRefusedError if there can be none."""
+    where = _usable(url)
+    if where.scheme == "objects":
+        from obstore.exceptions import BaseError
+        from obstore.store import LocalStore
+
+        try:
+            return LocalStore(where.prefix)
+        except (BaseError, OSError, ValueError) as error:
+            raise MediumRefusedError(f"cannot use {where}: {_short(error)}") from error
+    return _s3(where, timeout_s=60, connect_s=5, retries=6, retry_s=60)
+
+
+def _usable(url: str) -> StoreUrl:
     try:
         where = parse_url(url)
     except ValueError as error:
@@ -185,15 +212,7 @@ def open_medium(url: str) -> ObstoreMedium:
         raise MediumRefusedError(
             f"a log at {where} needs the package `obstore`: install the extra `objects`"
         ) from None
-    if where.scheme == "objects":
-        from obstore.store import LocalStore
-
-        store = LocalStore(where.prefix, mkdir=True)
-        return ObstoreMedium(store, store, str(where))
-    # Short, and never tried again below the log: it would hide that the log stands still.
-    writing = _s3(where, timeout_s=5, connect_s=1, retries=0, retry_s=5)
-    other = _s3(where, timeout_s=60, connect_s=5, retries=6, retry_s=60)
-    return ObstoreMedium(writing, other, str(where))
+    return where
 
 
 def _s3(where: StoreUrl, *, timeout_s: int, connect_s: int, retries: int, retry_s: int) -> ObjectStore:

@@ -25,5 +25,5 @@ def open_object_log(
     whether the store answers is found out when the log starts."""
     medium = open_medium(url)
     return medium, ObjectLogStore(
-        medium, clock_ms=clock_ms, policy=policy, has_ended=has_ended, is_sole=is_sole
+        medium, clock_ms=clock_ms, policy=policy, has_ended=has_ended, is_sole=is_sole, url=url
     )

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final
 
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage.core import format as fmt
@@ -23,7 +23,6 @@ from anabranch.storage.object.core.fold import FirstFences, LedgerFold, StateRow
 from anabranch.storage.object.core.numbers import FencedLedgers, Found
 from anabranch.storage.object.core.objects import (
     PEEK_BYTES,
-    CommitTable,
     FenceObject,
     LogKeys,
     StateNote,
@@ -36,6 +35,7 @@ from anabranch.storage.object.core.objects import (
     number_of,
     table_bytes,
 )
+from anabranch.storage.object.indexing import LogIndex, in_parallel
 from anabranch.storage.object.medium import MediumError, MediumMissingError, ObjectMedium
 from anabranch.storage.object.places import EntryPlaces
 from anabranch.storage.object.policy import ObjectLogPolicy
@@ -46,10 +46,6 @@ from anabranch.storage.port import LogError
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-# How many objects are read at a time.
-_READS: Final = 16
 # How often a log is read again whose objects were removed meanwhile: its writer has stored a newer checkpoint then.
 _TRIES: Final = 10
 
@@ -102,20 +98,27 @@ class OtherObjectLog:
         self._policy = policy
         self._has_ended = has_ended
         self.keys = LogKeys(incarnation)
-        self.places = EntryPlaces()
+        self.index = LogIndex(medium, blocks, self.keys, policy)
         self._taken = FinalStates()
+        # Nothing of it was wanted: what is left of it is to be deleted.
+        self.is_gone = False
+        # A fence for the whole log below which everything is settled; 0 if none is known.
+        self._whole_fence = 0
         # Ledgers that are waited for; None if the whole log is.
         self._wanted: set[LedgerId] | None = set()
         self._taking = asyncio.Lock()
-        self._indexing = asyncio.Lock()
         # What was read behind the checkpoint, by number.
         self._scans: dict[int, _ScannedCommit | FencedLedgers] = {}
-        # The checkpoints whose places are known: all up to this one. Then single objects.
-        self._states_indexed = 0
-        self._scan_from = 1
-        self._indexed: set[int] = set()
-        # Numbers known to hold commits. Fences are none, and are never deleted.
-        self.commits: set[int] = set()
+
+    @property
+    def places(self) -> EntryPlaces:
+        return self.index.places
+
+    def forget(self) -> None:
+        """Nothing of the log is wanted any more, and nothing of it is kept in memory."""
+        self._taken = FinalStates(is_final=True)
+        self._scans.clear()
+        self.index = LogIndex(self._medium, self._blocks, self.keys, self._policy)
 
     # -- taking
 
@@ -143,15 +146,17 @@ class OtherObjectLog:
             if self._has_ended(self._incarnation) or ledgers is None:
                 wanted = None
             scope = None if wanted is None else frozenset({*wanted, *(ledgers or ())})
-            answer = await self._recover(scope)
+            known = self._taken.results
+            try:
+                answer = await self._recover(scope)
+            except LogError:
+                # Another broker may have stored an answer meanwhile, and deleted what that makes superfluous.
+                await self._load_taken()
+                if self._taken.results == known and not self._taken.is_final:
+                    raise
+                continue
             key = self.keys.answer(self._taken.results)
             await create_settled(self._medium, key, encode_result(answer), self._policy)
-
-    async def is_final(self) -> bool:
-        """Whether the answer about the whole log is stored, so that its commits are never recovered again."""
-        async with self._taking:
-            await self._load_taken()
-        return self._taken.is_final
 
     async def _load_taken(self) -> None:
         while not self._taken.is_final:
@@ -159,23 +164,38 @@ class OtherObjectLog:
             try:
                 data = await asked(lambda key=key: self._medium.get(key), self._policy)  # type: ignore[misc]
             except MediumMissingError:
-                return
+                # Answers are deleted, the first one last, only after it was stored that the log is gone: this one may
+                # have been there, and those before it, which are known here.
+                self.is_gone = self._taken.is_final = await self._find_gone()
+                break
             fold_result(self._taken, bytes(data), key)
             self._taken.results += 1
-        self._scans.clear()
+        if self._taken.is_final:
+            self._scans.clear()
+
+    async def _find_gone(self) -> bool:
+        try:
+            await asked(lambda: self._medium.get(self.keys.gone), self._policy)
+        except MediumMissingError:
+            return False
+        return True
 
     async def _recover(self, scope: Collection[LedgerId] | None) -> FinalStates:
         for _ in range(_TRIES):
             try:
                 return await self._recover_once(scope)
             except MediumMissingError:
-                # A living writer removes objects that a newer checkpoint makes superfluous.
-                continue
+                # A living writer removes objects that a newer checkpoint makes superfluous, and brokers that look after
+                # an ended log what the answer about all of it does.
+                self._whole_fence = 0
+                await self._load_taken()
+                if self._taken.is_final:
+                    break
         raise LogError(f"the log of {self._incarnation} changes while it is read")
 
     async def _recover_once(self, scope: Collection[LedgerId] | None) -> FinalStates:
         checkpoint = await self._checkpoint()
-        fence = await self._fence(scope, checkpoint.scan_from)
+        fence = await self._fenced(scope, checkpoint.scan_from)
         while True:
             # Read again: a living writer may have stored a newer one meanwhile, and deleted what that makes
             # superfluous. What others put in the places of those commits lies below it, and says nothing.
@@ -184,12 +204,12 @@ class OtherObjectLog:
                 del self._scans[number]
             if checkpoint.scan_from > fence:
                 # The fence may have taken the place of a deleted commit, too: it stops no writer then.
-                fence = await self._fence(scope, checkpoint.scan_from)
+                fence = await self._fenced(scope, checkpoint.scan_from)
                 continue
             unread = [n for n in range(checkpoint.scan_from, fence + 1) if n not in self._scans]
             if not unread:
                 break
-            await _in_parallel(self._scan, unread)
+            await in_parallel(self._scan, unread)
         scans = {number: self._scans[number] for number in range(checkpoint.scan_from, fence + 1)}
         folds = self._folded(checkpoint, scans)
         states = {LedgerId(one): fold for one, fold in folds.items() if fold.has_records}
@@ -261,7 +281,7 @@ class OtherObjectLog:
         newest = await self._state(max(numbers))
         notes = [newest]
         if newest.base < newest.number:
-            notes = [*await _in_parallel(self._state, range(newest.base, newest.number)), newest]
+            notes = [*await in_parallel(self._state, range(newest.base, newest.number)), newest]
         found = _Checkpoint(newest.number, newest.ordinal, newest.scan_from)
         for ledger, note in joined_ledgers(notes).items():
             found.folds[ledger] = note.fold()
@@ -295,9 +315,18 @@ class OtherObjectLog:
             [_scanned(run) for run in commit.runs],
             commit.parts,
         )
-        self._index(number, table, len(view))
+        self.index.add_table(number, table, len(view))
 
     # -- fencing
+
+    async def _fenced(self, scope: Collection[LedgerId] | None, first: int) -> int:
+        """As `_fence`, but once for the whole log: else each attempt to recover a damaged one would add fences."""
+        if self._whole_fence >= first:
+            return self._whole_fence
+        fence = await self._fence(scope, first)
+        if scope is None:
+            self._whole_fence = fence
+        return fence
 
     async def _fence(self, scope: Collection[LedgerId] | None, first: int) -> int:
         """Fences the ledgers; returns a number below which, and at which, everything is settled."""
@@ -358,75 +387,8 @@ class OtherObjectLog:
             return Found.OURS if there.fencer == fencer else there.fenced
         return Found.FOREIGN
 
-    # -- where entries lie
-
-    async def index(self) -> None:
-        """Finds out what was written since the last call."""
-        async with self._indexing:
-            listed = await asked(
-                lambda: self._medium.list(self.keys.states, self.keys.state(self._states_indexed)),
-                self._policy,
-            )
-            numbers = sorted(number for key, _ in listed if (number := number_of(key)))
-            for note in await _in_parallel(self._state, numbers):
-                self.places.add_notes(note.places)
-                self.places.set_sizes(note.sizes)
-                self.commits.update(note.sizes)
-                self._scan_from = max(self._scan_from, note.scan_from)
-                self._states_indexed = max(self._states_indexed, note.number)
-            self._indexed = {one for one in self._indexed if one >= self._scan_from}
-            after = self.keys.number(self._scan_from - 1)
-            listed = await asked(lambda: self._medium.list(self.keys.log, after), self._policy)
-            self.places.set_sizes({number_of(key): size for key, size in listed})
-            await _in_parallel(
-                self._index_object, [n for key, _ in listed if (n := number_of(key)) not in self._indexed]
-            )
-
-    async def _index_object(self, number: int) -> None:
-        key = self.keys.number(number)
-        try:
-            table = await read_table(self._blocks, key, number)
-        except MediumMissingError:
-            return
-        if table is not None:
-            self._index(number, table, self.places.size(number))
-        self._indexed.add(number)
-
-    def _index(self, number: int, table: CommitTable, size: int) -> None:
-        self.places.set_sizes({number: size})
-        self._indexed.add(number)
-        self.commits.add(number)
-        for ledger, first, entries, _, _ in table.runs:
-            if entries:
-                self.places.add(ledger, first, number)
-
 
 def _scanned(run: ScannedRun) -> _ScannedRun:
     size = sum(run.lengths) - fmt.RECORD_BYTES * len(run.lengths)
     messages = run.messages + run.entries - len(run.offsets)
     return _ScannedRun(run.ledger, run.first, run.entries, size, run.states, messages, not run.bad)
-
-
-async def read_table(blocks: BlockCache, key: str, number: int) -> CommitTable | None:
-    """The table of a commit; None if the object is none."""
-    head = await blocks.read(key, 0, fmt.COMMIT_BYTES)
-    if is_fence(head):
-        return None
-    return decode_table(await blocks.read(key, 0, table_bytes(head)), number)
-
-
-async def _in_parallel(work: Callable[[int], Awaitable[T]], numbers: Iterable[int]) -> list[T]:
-    """The results in the order of the numbers, some of them worked on at a time."""
-    room = asyncio.Semaphore(_READS)
-
-    async def one(number: int) -> T:
-        async with room:
-            return await work(number)
-
-    tasks = [asyncio.create_task(one(number)) for number in numbers]
-    try:
-        return [await task for task in tasks]
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from anabranch.storage.object.core.choice import RewritePolicy
 from anabranch.storage.object.core.numbers import WINDOW
 
 
@@ -33,6 +34,19 @@ class ObjectLogPolicy:
     # How often unneeded objects are looked for, and how long they are kept: readers may be on their way.
     reclaim_seconds: float = 600.0
     delete_delay_seconds: float = 1800.0
+    # What is rewritten, and how many bytes of objects are read for that in a second; 0: nothing is rewritten.
+    rewrite: RewritePolicy = RewritePolicy()  # noqa: RUF009 - a frozen value
+    rewrite_bytes_per_second: float = 16 << 20
+    # A log with more runs than this has no maps, and is not rewritten.
+    map_rows_max: int = 2_000_000
+    # After so many checkpoints a map has what they tell, and they are deleted.
+    map_states: int = 64
+    # How long a log must be without a registered writer before others look after it, and how often the records that it
+    # names are read again.
+    dead_seconds: float = 3600.0
+    ask_seconds: float = 6 * 3600.0
+    # How long a ledger must be out of its record to be dead: a change may be on its way that names it.
+    grace_seconds: float = 10.0
     # Recently confirmed entries, and blocks of objects that were read.
     cache_bytes: int = 64 << 20
     block_cache_bytes: int = 128 << 20

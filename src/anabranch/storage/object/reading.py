@@ -16,8 +16,8 @@ from typing import Final, Protocol
 from anabranch.storage.core import format as fmt
 from anabranch.storage.object.blocks import BlockCache
 from anabranch.storage.object.core.objects import CommitTable, LogKeys
+from anabranch.storage.object.indexing import read_table
 from anabranch.storage.object.medium import MediumMissingError
-from anabranch.storage.object.other_log import read_table
 from anabranch.storage.object.places import EntryPlaces
 from anabranch.storage.object.policy import ObjectLogPolicy
 from anabranch.storage.on_disk.reader import check_entry
@@ -31,7 +31,9 @@ _OBJECTS_MAX: Final = 64
 
 class IndexedLog(Protocol):
     keys: LogKeys
-    places: EntryPlaces
+
+    @property
+    def places(self) -> EntryPlaces: ...
 
 
 @dataclass(slots=True)
@@ -87,7 +89,7 @@ class ObjectReader:
                 continue
             view = await self._blocks.read(key, at, length)
             is_first = True
-            for number_, offset, record in _records(
+            for number_, offset, record in records_in(
                 view, ledger, run_first, first, min(end, run_first + entries)
             ):
                 entry = check_entry(view, offset, record, ledger, number_)
@@ -168,7 +170,7 @@ class ObjectReader:
                     return
 
 
-def _records(
+def records_in(
     view: memoryview, ledger: int, run_first: int, first: int, end: int
 ) -> Iterable[tuple[int, int, int]]:
     """(entry id, offset, length) of the entries [first, end) of a run. A length of 0: no record can be found there."""

@@ -50,6 +50,7 @@ from anabranch.storage.port import (
     LogError,
     LogInUseError,
     ReadPlan,
+    Writers,
 )
 
 __all__ = ["FileLogStore"]
@@ -460,6 +461,9 @@ class FileLogStore:
     async def plan(self, ledger: LedgerId, incarnation: Incarnation, first: int, end: int) -> ReadPlan:
         return await self._reading.plan(ledger, incarnation, first, end)
 
+    async def signed(self, keys: Sequence[str], seconds: int) -> list[str]:
+        return []
+
     # -- giving disk back
 
     def trim(self, ledger: LedgerId, incarnation: Incarnation, first_live: int) -> None:
@@ -484,8 +488,8 @@ class FileLogStore:
                 self._names.add(one.ledger, LedgerName(one.incarnation, one.record))
         self._live.know(live)
 
-    def ask(self, living: Living) -> None:
-        """Needed in a shared log only: elsewhere one broker does all the trimming."""
+    def ask(self, living: Living, writers: Writers | None = None) -> None:
+        """Needed in a shared log only: elsewhere one broker does all the trimming. Locks say which writers live."""
         if self._sharing is not None:
             self._sharing.ask(living)
 

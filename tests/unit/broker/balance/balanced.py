@@ -34,11 +34,15 @@ async def balanced(
     *,
     assigned: bool = True,
     measured: Callable[[Broker, LoadSources], LoadSources] = lambda broker, found: found,
+    brokers_expected: int = 0,
 ) -> AsyncIterator[Cluster]:
     """With `assigned` every bundle has an owner, and every broker has some of the default namespace."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(leader, "SETTLE_S", 0.0)
-        async with running(brokers, config, is_shared=True, measured=measured) as cluster:
+        shared = running(
+            brokers, config, is_shared=True, measured=measured, brokers_expected=brokers_expected
+        )
+        async with shared as cluster:
             if assigned:
                 await agree(cluster)
                 await _spread(cluster)

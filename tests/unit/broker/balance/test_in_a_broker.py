@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from anabranch.balance.core.states import BundleState
 from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.observe.metric_names import METRICS
 from anabranch.client.errors import RequestRefused
 from anabranch.model.leaders_topics import BROKER_LOAD_TOPIC, CHANNEL_TOPIC
 from anabranch.model.names import PUBLIC_DEFAULT, TopicName
@@ -72,6 +73,62 @@ async def test_every_broker_tells_metrics_of_its_balancer() -> None:
             page = await metrics_of(node)
             for name in ("pulsar_lb_resource_usage", "anabranch_bundle_states", "anabranch_balancer_leading"):
                 assert f"\n{name}{{" in page, name
+
+
+# Of the fleet as it is below: what is idle, well, or was not refused.
+AT_REST = {
+    "pulsar_lb_memory_usage",
+    "pulsar_lb_directMemory_usage",
+    "pulsar_lb_bandwidth_in_usage",
+    "pulsar_lb_bandwidth_out_usage",
+    "anabranch_balancer_disk_usage",
+    "anabranch_bundle_lookups_waiting",
+    "anabranch_bundle_channel_lag_seconds",
+    "anabranch_bundle_changes_rejected_total",
+    "anabranch_balancer_safe_mode",
+    "pulsar_sunit_state_chn_cleanup_ops_total",
+    "pulsar_sunit_state_chn_su_tombstone_cleanup_ops_total",
+}
+
+
+async def test_no_metric_of_the_balancer_stays_at_zero_when_brokers_do_what_it_is_about() -> None:
+    """Moves by hand and by load, an unload, a split, and a broker that goes."""
+    async with loaded(3) as made:
+        cluster = made.cluster
+        made.settings = dataclasses.replace(QUICK, load_std_target=0.05)
+        owner, target = (node for node in cluster.nodes if node is not leader_of(cluster))
+        name = topic_of(owner)
+        bundle = bundle_of(owner, name)
+        await owner.publish(name, b"one")
+        asked = balancer(owner).requests
+        await asked.transfer(bundle, target.broker.registry.me.id, "a test")
+        await asked.unload(bundle, "a test")
+        # The bundle has no owner: this lookup waits for one.
+        await balancer(owner).owners.resolve(name)
+        await agree(cluster)
+        first, last = bundle_of(target, topic_of(target)).edges
+        await balancer(target).requests.split(
+            bundle_of(target, topic_of(target)), [(first + last) // 2], "a test"
+        )
+        made.heat(cluster.nodes.index(target), 2)
+        await until(lambda: sorted(made.hot_of_each()) == [0, 1, 1])
+        await agree(cluster)
+        pages = [await metrics_of(node) for node in cluster.nodes]
+        await target.metadata.expire_session()
+        await agree(cluster, target)
+        pages += [await metrics_of(node) for node in cluster.nodes if node is not target]
+    told = {name for page in pages for name in _above_zero(page)}
+    wanted = {
+        f"{name}_count" if metric.kind == "histogram" else name
+        for name, metric in METRICS.items()
+        if name.startswith(("pulsar_lb_", "pulsar_sunit_", "anabranch_balancer_", "anabranch_bundle_"))
+    }
+    assert wanted - told == AT_REST
+
+
+def _above_zero(page: str) -> set[str]:
+    lines = (line.rpartition(" ") for line in page.splitlines() if not line.startswith("#"))
+    return {told.partition("{")[0] for told, _, value in lines if value and float(value) > 0}
 
 
 async def test_loads_that_differ_move_bundles_without_anybodys_help() -> None:

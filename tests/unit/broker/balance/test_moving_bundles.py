@@ -296,6 +296,15 @@ async def test_the_bundles_of_the_leader_that_is_gone_are_given_away_by_the_next
     assert await owner.read(name, "s", 1) == [b"one"]
 
 
+async def test_a_leader_that_was_just_started_does_not_wait_for_a_broker_that_it_has_seen_go() -> None:
+    async with balanced(3, brokers_expected=3) as cluster:
+        gone = leader_of(cluster)
+        # All three were started a moment ago: less than the time for which a leader waits for brokers to come.
+        await gone.metadata.expire_session()
+        async with asyncio.timeout(5):
+            await agree(cluster, gone)
+
+
 async def test_nothing_is_given_away_until_the_store_has_been_well_for_a_while(cluster: Cluster) -> None:
     leader = leader_of(cluster)
     gone = other(cluster, leader)

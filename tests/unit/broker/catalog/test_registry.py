@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from anabranch.broker.catalog.registry import (
     BrokerRegistration,
     BrokerRegistry,
     broker_path,
+    writers_in,
 )
 from anabranch.broker.config.listeners import Addresses
 from anabranch.metadata.memory import MemoryMetadata
@@ -156,3 +158,20 @@ async def test_draining_without_a_session_leaves_no_registration_behind() -> Non
     await me.drain()
     assert await watcher.get("/loadbalance/brokers/me:6650") is None
     await me.close()
+
+
+async def test_writers_are_those_that_are_registered_and_unknown_while_one_does_not_tell() -> None:
+    shared = MemoryMetadata(lambda: 0)
+    mine, theirs = await shared.connect(), await shared.connect()
+    writers = writers_in(mine)
+    assert await writers() == frozenset()
+    await mine.create(broker_path("pulsar://me:6650"), ME.encode(), ephemeral=True)
+    await theirs.create(broker_path("pulsar://other:6650"), OTHER.encode(), ephemeral=True)
+    assert await writers() == {"log-1", "log-2"}
+    await theirs.expire_session()
+    assert await writers() == {"log-1"}
+    older = replace(OTHER, incarnation="")
+    await mine.create(broker_path("pulsar://other:6650"), older.encode(), ephemeral=True)
+    assert await writers() is None, "it writes some log"
+    mine.disconnect()
+    assert await writers() is None

@@ -208,17 +208,22 @@ def test_others_go_on_while_a_bucket_catches_up(make: Callable[..., BucketRig]) 
 
 
 def test_chunks_follow_the_holder_of_their_message_when_the_bucket_moves(rig: BucketRig) -> None:
+    """And the message has its turn where it becomes whole, as for a lone consumer."""
     old, old_link = rig.sharer("old")
-    _, new_link = rig.sharer("new")
+    new, new_link = rig.sharer("new")
     rig.give("old", "old", "old", "old")
     chunks = [rig.chunk(1, "m", 0, 3)]
     rig.give("old", "new", "old", "old")
-    behind = rig.stamped(1)
+    between = rig.stamped(1)
     chunks += [rig.chunk(1, "m", 1, 3), rig.chunk(1, "m", 2, 3)]
+    behind = rig.stamped(1)
+    assert new_link.places == between
+    assert old_link.places == chunks[:1]
+    rig.ack(new, between)
     assert old_link.places == chunks
-    assert not new_link.messages
+    assert new_link.places == between
     rig.ack(old, chunks)
-    assert new_link.places == behind
+    assert new_link.places == [*between, *behind]
 
 
 @pytest.mark.parametrize("bucket", [1, None])
@@ -228,57 +233,104 @@ def test_chunks_that_waited_when_the_bucket_moved_reach_the_holder(
 ) -> None:
     rig = make(limits=DispatchLimits(held_per_consumer_max=aside_max))
     old, old_link = rig.sharer("old", permits=1)
-    _, new_link = rig.sharer("new")
+    new, new_link = rig.sharer("new")
     rig.give("old", "old", "new", "new")
     chunks = [rig.chunk(bucket, "m", 0, 3)]
     between = rig.stamped(1, 5)
     chunks += [rig.chunk(bucket, "m", 1, 3), rig.chunk(bucket, "m", 2, 3)]
+    behind = rig.stamped(1)
     assert old_link.places == chunks[:1]
     rig.give("new", "new", "new", "new")
     rig.subscription.flow(old, 10)
     rig.loop.settle(500)
-    assert old_link.places == chunks
-    rig.ack(old, chunks, turns=500)
     assert new_link.places == between
+    rig.ack(new, between, turns=500)
+    assert old_link.places == chunks
+    assert new_link.places == between
+    rig.ack(old, chunks, turns=500)
+    assert new_link.places == [*between, *behind]
 
 
-# Which bucket a message of three chunks is of, what comes between them, and the consumer of each.
-CHUNKS_APART = [
-    (3, (None, None), "b", "a"),
-    (3, (0x8000, 0xFFFF), "b", "a"),
-    (None, (0xC000, 0xFFFF), "a", "b"),
-]
+# Which bucket two messages in chunks are of, and what comes between their chunks.
+CHUNKS_APART = [(3, (None, None)), (3, (0x8000, 0xFFFF)), (None, (0xC000, 0xFFFF))]
 
 
-@pytest.mark.parametrize(("chunked", "between", "holder", "other"), CHUNKS_APART)
+@pytest.mark.parametrize(("chunked", "between"), CHUNKS_APART)
 @pytest.mark.parametrize("aside_max", [1, 1000])
 @pytest.mark.parametrize("permits", [1, 1000])
-def test_what_waits_for_the_holder_of_a_begun_message_does_not_keep_its_chunks_back(
+def test_what_comes_between_the_chunks_of_messages_does_not_stop_them(
     make: Callable[..., BucketRig],
     chunked: int | None,
     between: tuple[int | None, int | None],
-    holder: str,
-    other: str,
     aside_max: int,
     permits: int,
 ) -> None:
-    """Else they would wait for each other for ever: nothing of the message is acknowledged before all of it is
-    there."""
+    """Nothing of a message is acknowledged before all of it is there."""
     rig = make(limits=DispatchLimits(held_per_consumer_max=aside_max))
     sharers = {name: rig.sharer(name, permits=0) for name in "ab"}
     rig.give("a", "a", "a", "b")
     first, second = rig.chunk(chunked, "m", 0, 3), rig.chunk(chunked, "n", 0, 2)
     odd = rig.spread(*between, count=2)
-    chunks = [first, rig.chunk(chunked, "m", 1, 3), second, rig.chunk(chunked, "n", 1, 2)]
-    chunks.append(rig.chunk(chunked, "m", 2, 3))
-    consumer, link = sharers[holder]
-    for _ in range(10):
+    m = [first, rig.chunk(chunked, "m", 1, 3)]
+    n = [second, rig.chunk(chunked, "n", 1, 2)]
+    m.append(rig.chunk(chunked, "m", 2, 3))
+    for _ in range(20):
         for one, _link in sharers.values():
             rig.subscription.flow(one, permits)
-        rig.loop.settle(500)
-    assert sorted(link.places[:5]) == sorted(chunks)
-    rig.ack(consumer, chunks, turns=500)
-    assert sharers[other][1].places[-2:] == odd
+            rig.loop.settle(500)
+            whole = [message for message in (m, n) if set(message) <= set(one.pending)]
+            rig.ack(one, [at for at in one.pending if at in odd or any(at in message for message in whole)])
+    assert sorted(at for _, link in sharers.values() for at in link.places) == sorted([*m, *n, *odd])
+    assert rig.subscription.backlog() == 0
+    assert rig.dispatcher.is_all_sent
+
+
+# Which bucket a message that never becomes whole is of, and what comes behind it.
+@pytest.mark.parametrize("bucket", [1, None])
+@pytest.mark.parametrize("behind", [(None, None), (0x2000, 0xFFFF), (0x4000, 0x4000)])
+@pytest.mark.parametrize("aside_max", [1, 1000])
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_a_message_whose_producer_never_finishes_it_stops_nobody(
+    make: Callable[..., BucketRig],
+    bucket: int | None,
+    behind: tuple[int | None, int | None],
+    aside_max: int,
+    chunks: int,
+) -> None:
+    """Its chunks are never acknowledged. The producer that lost its connection sends it again under another name."""
+    rig = make(limits=DispatchLimits(held_per_consumer_max=aside_max))
+    sharers = {name: rig.sharer(name) for name in "abcd"}
+    rig.give("d", "d", "d", "d")
+    left = [rig.chunk(bucket, "m", number, 3) for number in range(chunks)]
+    consumer, link = sharers["d"]
+    assert link.places == left
+    rig.give("a", "b", "c", "d")
+    later = [*rig.spread(*behind, count=2), *(rig.chunk(bucket, "n", number, 2) for number in range(2))]
+    later += [at for number in range(4) for at in rig.stamped(number, 2)]
+    for _ in range(20):
+        for one, _link in sharers.values():
+            rig.ack(one, [at for at in one.pending if at not in left], turns=100)
+    assert sorted(at for _, one in sharers.values() for at in one.places) == [*left, *later]
+    assert list(consumer.pending) == left
+    assert rig.dispatcher.is_all_sent
+
+
+@pytest.mark.parametrize("how", ["leaves", "refuses"])
+def test_a_message_begins_again_with_the_owner_of_its_bucket(rig: BucketRig, how: str) -> None:
+    old, old_link = rig.sharer("old", permits=1)
+    new, new_link = rig.sharer("new")
+    rig.give("old", "old", "old", "old")
+    chunks = [rig.chunk(1, "m", number, 3) for number in range(3)]
+    rig.give("new", "new", "new", "new")
+    assert old_link.places == chunks[:1]
+    assert not new_link.messages
+    if how == "leaves":
+        rig.subscription.remove_consumer(old)
+    else:
+        rig.subscription.redeliver(old, None)
+    rig.loop.settle(200)
+    assert new_link.places == chunks
+    rig.ack(new, chunks)
     assert rig.dispatcher.is_all_sent
 
 

@@ -1,12 +1,14 @@
 """Any mix of publishing, permits, acknowledging, refusing, joining, leaving and moving of buckets.
 
 At every moment no two consumers hold entries of one bucket, the first deliveries of a bucket come in the order of the
-log (chunks apart, which follow the holder of their message), and nothing is sent twice unless it was given back. At the
-end, with permits and owners for everyone and every holder acknowledging or leaving, everything has been delivered.
+log, and nothing is sent twice unless it was given back. A message in chunks has its place where it becomes whole; the
+chunks before that hold nothing. At the end, with permits and owners for everyone and every holder acknowledging whole
+messages or leaving, everything has been delivered: chunks whose message never becomes whole, too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +46,8 @@ class Published:
     chunk: tuple[str, int, int] | None = None
     # The messages of its batch that are not acknowledged.
     left: int = 0
+    # Of a chunk: whether it made the message whole at the consumer that has it.
+    completes: bool = False
     deliveries: int = 0
     is_acked: bool = False
     given_back: int = 0
@@ -55,6 +59,8 @@ class SharedSegment(RuleBasedStateMachine):
         self.sharers: dict[str, Sharer] = {}
         self.log: dict[Position, Published] = {}
         self.begun: dict[str, list[int]] = {}
+        # The consumer of each message in chunks that has some of them, and their numbers by place.
+        self.partial: dict[str, tuple[Sharer, dict[Position, int]]] = {}
         # The last entry of each bucket that was delivered for the first time.
         self.furthest: dict[int, Position] = {}
         self.rig: BucketRig
@@ -196,6 +202,7 @@ class SharedSegment(RuleBasedStateMachine):
     def leave(self, data: st.DataObject) -> None:
         sharer = self.sharers.pop(data.draw(st.sampled_from(sorted(self.sharers))))
         self.give_back(sharer, list(sharer.held))
+        self.partial = {name: one for name, one in self.partial.items() if one[0] is not sharer}
         self.rig.subscription.remove_consumer(sharer.consumer)
         self.look()
 
@@ -224,6 +231,10 @@ class SharedSegment(RuleBasedStateMachine):
         for at in places:
             sharer.held.remove(at)
             self.log[at].given_back += 1
+            self.log[at].completes = False
+        for name, (holder, parts) in list(self.partial.items()):
+            if holder is sharer and not parts.keys().isdisjoint(places):
+                del self.partial[name]
 
     def look(self) -> None:
         """Takes what has arrived."""
@@ -238,13 +249,31 @@ class SharedSegment(RuleBasedStateMachine):
             one.deliveries += 1
             assert one.deliveries == 1 + one.given_back, f"{at} was sent twice"
             sharer.held.append(at)
+            if one.chunk is not None:
+                one.completes = self.join_parts(sharer, at, *one.chunk)
         for sharer in self.sharers.values():
             self.check_order([at for at, to in arrived if to is sharer])
+
+    def join_parts(self, sharer: Sharer, at: Position, name: str, number: int, chunks: int) -> bool:
+        """Whether the chunk makes its message whole."""
+        holder, parts = self.partial.get(name, (None, {}))
+        if holder is not sharer or (number == 0 and number in parts.values()):
+            parts = {}
+        parts[at] = number
+        self.partial[name] = sharer, parts
+        if len(set(parts.values())) < chunks:
+            return False
+        del self.partial[name]
+        return True
+
+    def holds(self, at: Position) -> bool:
+        one = self.log[at]
+        return one.chunk is None or one.completes
 
     def check_order(self, places: list[Position]) -> None:
         for at in places:
             one = self.log[at]
-            if one.deliveries > 1 or one.chunk is not None:
+            if one.deliveries > 1 or not self.holds(at):
                 continue
             for bucket in one.buckets:
                 assert self.furthest.get(bucket, (-1, -1)) < at, f"{at} came late in bucket {bucket}"
@@ -254,13 +283,11 @@ class SharedSegment(RuleBasedStateMachine):
     def no_bucket_is_with_two(self) -> None:
         holders: dict[int, str] = {}
         for name, sharer in self.sharers.items():
-            for bucket in {bucket for at in sharer.held for bucket in self.log[at].buckets}:
+            held = [self.log[at] for at in sharer.held if self.holds(at)]
+            for bucket in {bucket for one in held for bucket in one.buckets}:
                 assert holders.setdefault(bucket, name) == name, f"bucket {bucket} is with two"
 
     def everything_arrives(self) -> None:
-        for name in list(self.begun):
-            # Its producer never finishes it: what is there must be delivered nevertheless.
-            del self.begun[name]
         if not self.sharers:
             self.join("a", 1000)
         for sharer in self.sharers.values():
@@ -268,33 +295,43 @@ class SharedSegment(RuleBasedStateMachine):
             self.rig.subscription.flow(sharer.consumer, 100_000)
         self.share_evenly()
         for _ in range(3 * len(self.log) + 3):
-            busy = [sharer for sharer in self.sharers.values() if sharer.held]
-            if not busy:
+            # As a client does: a message in chunks is acknowledged once all of it is there.
+            if not self.ack_held(lambda sharer, at: self.is_whole(sharer, at)):
                 break
-            for sharer in busy:
-                # As a client does: a message in chunks is acknowledged once all of it is there.
-                whole = [at for at in sharer.held if self.is_whole(sharer, at)]
-                assert self.rig.ack(sharer.consumer, whole) == [None]
-                for at in whole:
-                    self.log[at].is_acked = True
-                    sharer.held.remove(at)
-            self.look()
             self.no_bucket_is_with_two()
-        missing = [at for at, one in self.log.items() if not one.is_acked]
+        held = {at for sharer in self.sharers.values() for at in sharer.held}
+        missing = [at for at, one in self.log.items() if not one.is_acked and at not in held]
         assert not missing, f"{missing} never came"
-        assert self.rig.subscription.backlog() == 0
         assert self.rig.dispatcher.withheld == 0
         assert self.rig.dispatcher.is_all_sent
+        self.ack_held(lambda sharer, at: True)
+        assert self.rig.subscription.backlog() == 0
+
+    def ack_held(self, which: Callable[[Sharer, Position], bool]) -> bool:
+        """Acknowledges what consumers hold; False if there was nothing to acknowledge."""
+        is_any = False
+        for sharer in self.sharers.values():
+            places = [at for at in sharer.held if which(sharer, at)]
+            is_any = is_any or bool(places)
+            assert self.rig.ack(sharer.consumer, places) == [None]
+            for at in places:
+                self.log[at].is_acked = True
+                sharer.held.remove(at)
+        self.look()
+        return is_any
 
     def is_whole(self, sharer: Sharer, at: Position) -> bool:
-        """Also where a client gives up in the end, or has acknowledged or refused some of it by itself."""
+        """Also where a client has acknowledged or refused some of it by itself."""
         chunk = self.log[at].chunk
         if chunk is None:
             return True
         name, _, chunks = chunk
         of = [place for place, one in self.log.items() if one.chunk is not None and one.chunk[0] == name]
+        if len(of) < chunks:
+            # Its producer never finishes it.
+            return False
         is_apart = len({(self.log[place].is_acked, self.log[place].given_back) for place in of}) > 1
-        return len(of) < chunks or is_apart or all(place in sharer.held for place in of)
+        return is_apart or all(place in sharer.held for place in of)
 
 
 TestSharedSegment = SharedSegment.TestCase

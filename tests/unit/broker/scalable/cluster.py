@@ -275,9 +275,10 @@ async def running(
     is_shared: bool = False,
     moves: Callable[[list[Node]], CallsOfMoves | None] = lambda nodes: None,
     measured: Callable[[Broker, LoadSources], LoadSources] = lambda broker, found: found,
+    brokers_expected: int = 0,
 ) -> AsyncIterator[Cluster]:
     """With `is_shared` the brokers share the topics as they do in production, all know all of them, and nothing can be
-    moved by `move`."""
+    moved by `move`. Each is told to expect `brokers_expected`."""
     store, medium = MemoryMetadata(lambda: NOW_MS), MemoryMedium()
     known: list[BrokerAddress] = []
     owners: list[Assigned] = []
@@ -300,6 +301,7 @@ async def running(
                     config or BrokerConfig(),
                     authorizer,
                     measured,
+                    brokers_expected,
                 )
             )
             known.append(node.broker.registry.me.address)
@@ -322,6 +324,7 @@ async def _node(
     config: BrokerConfig,
     authorizer: Authorizer | None,
     measured: Callable[[Broker, LoadSources], LoadSources],
+    brokers_expected: int,
 ) -> AsyncIterator[Node]:
     metadata = await store.connect()
     resources = Resources(metadata)
@@ -349,6 +352,7 @@ async def _node(
         moves=moves,
         authorizer=authorizer,
         measured=measured,
+        brokers_expected=brokers_expected,
     )
     made.append(broker)
     await broker.start()

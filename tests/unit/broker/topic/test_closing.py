@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from typing import Any
 
 import pytest
 
@@ -54,6 +56,22 @@ async def test_a_topic_that_lost_its_log_is_let_go_whatever_else_fails(
     topic.log_lost(LogError("lost"))
     await asyncio.wait_for(topic.wait_closed(), 10)
     assert await asyncio.wait_for(broker.topic(NAME), 10) is not topic
+
+
+async def test_a_seal_that_fails_once_its_only_caller_is_gone_is_nobodys_loose_end(broker: Broker) -> None:
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    topic = await broker.topic(NAME, create=True)
+    topic.publishing.publish_own(b"not confirmed yet", 1)
+    caller = asyncio.ensure_future(topic.terminate())
+    await asyncio.sleep(0)
+    caller.cancel()
+    await asyncio.sleep(0)
+    topic.log.lost(LogError("lost"))
+    await asyncio.wait_for(topic.wait_closed(), 10)
+    del topic, caller
+    gc.collect()
+    assert complaints == []
 
 
 async def test_work_that_must_be_done_is_tried_again_whatever_fails_it(

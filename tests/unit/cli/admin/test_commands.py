@@ -266,6 +266,10 @@ def test_a_whole_life_is_told(broker: BrokerProcess, folder: Path, capsys: Captu
         ("topics create says/ns/p --partitions 2", "persistent://says/ns/p: created with 2 partitions"),
         ("topics create topic://says/ns/s --segments 2", "topic://says/ns/s: created with 2 segments"),
         ("topic-policies set-message-ttl topic://says/ns/s 1h", "topic://says/ns/s: message-ttl set"),
+        (
+            "topic-policies set-publish-rate topic://says/ns/s --messages 9",
+            "topic://says/ns/s: publish-rate set, for each of its segments",
+        ),
         ("topics policy set topic://says/ns/s --max-segments 4", "topic://says/ns/s: policy set"),
         ("subscriptions create says/ns/t sub", "persistent://says/ns/t, subscription sub: created"),
         ("subscriptions delete says/ns/t sub", "persistent://says/ns/t, subscription sub: deleted"),
@@ -406,6 +410,8 @@ def test_every_command_takes_json_and_is_part_of_the_story() -> None:
     walked |= {"topic-policies remove-all", "topics message"}
     # Those want ZooKeeper: `tests/faults/test_zookeeper_cluster.py`.
     walked |= {"cluster init", "cluster status"}
+    # Those read a log whose broker has stopped: `tests/unit/cli/broker/test_log.py`.
+    walked |= {"log gc", "log verify"}
     for path, options in leaves(build_parser(is_whole=True)):
         if path.split()[0] in ADMIN and path not in ENDLESS and path != "completion":
             assert "--json" in options, path

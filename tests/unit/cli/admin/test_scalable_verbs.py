@@ -75,6 +75,13 @@ def test_subscriptions_are_looked_into_skipped_and_expired(broker: BrokerProcess
     assert left() == ["m4", "m5"]
     assert subscriptions(broker, "analyze-backlog", topic, "s", "--json") == 0
     assert json.loads(capfd.readouterr().out)["messages"] == 2
+    assert subscriptions(broker, "analyze-backlog", topic, "s") == 0
+    summary, heading, *rows = capfd.readouterr().out.splitlines()
+    assert summary == "messages that wait: 2, in entries: 2"
+    assert heading.split() == ["SEGMENT", "ENTRIES", "MESSAGES", "FIRST", "LAST"]
+    # Segments in which nothing waits have no row.
+    assert sum(int(row.split()[2]) for row in rows) == 2
+    assert all(row.split()[1] != "0" for row in rows)
     assert subscriptions(broker, "reset", topic, "s", "earliest") == 0
     assert subscriptions(broker, "expire", topic, "s", "1h") == 0
     assert left() == [f"m{n}" for n in range(6)]

@@ -50,7 +50,8 @@ def test_who_sends_to_nobody_is_told_how_long_messages_stay(
     broker: BrokerProcess, capfd: Capture, topic: str, kept: str
 ) -> None:
     assert produce(broker, topic, "-m", "a") == 0
-    _, told, command = capfd.readouterr().err.splitlines()
+    _, newness, told, command = capfd.readouterr().err.splitlines()
+    assert "is a new topic" in newness
     name = topic.rpartition("/")[2]
     assert told.startswith(f"{name} has no subscription: a later subscription finds its messages {kept}")
     # The command reads them: at this broker, from the start.

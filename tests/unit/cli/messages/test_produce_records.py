@@ -60,7 +60,7 @@ def test_a_row_that_is_no_csv_is_named(line: bytes, reason: str) -> None:
     rows = CsvRecords(keying())
 
     def read_all() -> None:
-        rows([b"a,b", line], 1)
+        list(rows([b"a,b", line], 1))
         rows.ended()
 
     with pytest.raises(UsageError, match=reason):
@@ -90,13 +90,13 @@ class Looked(str):
 def test_a_quoted_cell_of_many_lines_looks_at_each_line_once() -> None:
     lines: list[bytes] = [Counted(b"x") for _ in range(500)]
     Counted.looks = 0
-    assert CsvRecords(keying())([b"a,b", b'"y', *lines], 1) == []
+    assert list(CsvRecords(keying())([b"a,b", b'"y', *lines], 1)) == []
     assert Counted.looks == 500
 
 
 def test_json_that_is_nested_too_deep_is_named() -> None:
     with pytest.raises(UsageError, match="line 7 is no JSON object"):
-        json_records(keying())([b'{"a":' + b"[" * 100_000], 7)
+        list(json_records(keying())([b'{"a":' + b"[" * 100_000], 7))
 
 
 async def test_no_row_behind_an_arrow_batch_without_rows_is_lost(tmp_path: Path) -> None:
@@ -190,7 +190,38 @@ def test_what_is_before_a_wrong_row_is_stored_and_the_row_is_named(
         error = process.stderr.read().decode()
         assert process.wait(60) == 1
     assert "row 2: id: 'x' is not a whole number" in error
-    assert "the 1 message up to row 1 are stored" in error
+    assert "the 1 message up to row 1 is stored" in error
+
+
+@pytest.mark.parametrize("kind", ["keys", "json", "csv", "schema", "parquet"])
+def test_whatever_is_before_the_wrong_one_is_stored_in_small_files_too(
+    broker: BrokerProcess, capfd: Capture, tmp_path: Path, kind: str
+) -> None:
+    """What was read together with a wrong line was dropped without a word, which in a small file is all of it."""
+    path, topic = tmp_path / "input", f"before-wrong-{kind}"
+    texts = {
+        "keys": ("a:1\nb:2\nwrong\nc:3\n", ["--key-separator", ":"]),
+        "json": ('{"n": 1}\n{"n": 2}\nwrong\n{"n": 3}\n', ["--format", "json"]),
+        "csv": ("n\n1\n2\n3,3\n4\n", ["--format", "csv"]),
+        "schema": ("1\n2\nwrong\n3\n", ["--schema", "int32"]),
+    }
+    if kind == "parquet":
+        pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        definition = tmp_path / "n.avsc"
+        definition.write_text('{"type": "record", "name": "r", "fields": [{"name": "n", "type": "int"}]}')
+        pq.write_table(pa.table({"n": [1, 2, 1 << 40, 3]}), path)
+        arguments = ["--format", "parquet", "--schema", str(definition)]
+    else:
+        text, arguments = texts[kind]
+        path.write_text(text)
+    assert produce(broker, topic, "--file", str(path), *arguments) == 1
+    what = "row" if kind in ("csv", "parquet") else "line"
+    assert f"(the 2 messages up to {what} 2 are stored)" in capfd.readouterr().err
+    assert (
+        consume(broker, topic, "-s", "s", "--timeout", "0.3", "--start", "earliest", "--output", "raw", "-q")
+        == 0
+    )
+    assert len(capfd.readouterr().out.encode().splitlines()) >= 2
 
 
 @pytest.mark.parametrize(

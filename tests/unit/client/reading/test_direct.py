@@ -15,13 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anabranch.client.reading import direct
-from anabranch.client.reading.direct import (
+from anabranch.client.reading.direct import entries, record_batches
+from anabranch.client.reading.failures import (
     DataLostError,
     FilesUnreachableError,
     NeedsClientError,
     PlanOutdatedError,
-    entries,
-    record_batches,
 )
 from anabranch.columns import SCHEMA, Entry, Pool, decode, records
 from anabranch.errors import AnabranchError, MalformedFrame, OversizePayload

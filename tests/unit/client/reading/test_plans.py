@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from anabranch.client.reading.plans import NoPlanError, Planner, PlanRefusedError
@@ -112,6 +113,15 @@ def test_an_answer_that_is_no_plan_is_refused(server: ScriptedHttp) -> None:
     server.answer(200, b"<html>")
     with pytest.raises(BadPlan):
         planner(server)()
+
+
+def test_a_plan_that_asks_for_credentials_where_urls_were_asked_for_is_refused(server: ScriptedHttp) -> None:
+    theirs = msgspec.structs.replace(PLAN, root="s3://river?endpoint=http://127.0.0.1:9", in_objects=True)
+    for _ in range(2):
+        server.answer(200, encode(theirs))
+    with pytest.raises(PlanRefusedError, match="has signed no URLs"):
+        planner(server, signed=True)()
+    assert planner(server)().root == theirs.root
 
 
 def test_a_planner_travels_to_where_it_is_used(server: ScriptedHttp) -> None:

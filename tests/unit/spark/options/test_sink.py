@@ -129,6 +129,9 @@ def test_a_streams_write_is_named_by_its_checkpoint_and_topic() -> None:
     query = "13c1cfe2-937d-4b98-a91e-13dd1a0e1d92"
     assert stream_write_id(query, TOPIC) == f"spark/{query}/{TOPIC}"
     assert stream_write_id(query, None) == f"spark/{query}/"
+    for name in ("orders", "orders-partition-3"):
+        spellings = [f"{domain}://public/default/{name}" for domain in ("topic", "persistent")]
+        assert {stream_write_id(query, one) for one in spellings} == {f"spark/{query}/{spellings[0]}"}
     long = stream_write_id(query, TOPIC + "x" * 200)
     assert len(long) <= 200
     assert long != stream_write_id(query, TOPIC + "x" * 201)

@@ -150,3 +150,12 @@ def test_a_plan_counts_what_it_covers() -> None:
 def test_files_outside_of_the_log_are_refused(name: str) -> None:
     with pytest.raises(BadPlan, match="below the log's folder"):
         decode(encode(plan(files=(name, "wal/a/00000002.wal"))))
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd?signature=secret", "ftp://host/x?signature=secret", ""])
+def test_objects_are_read_by_http_alone(url: str) -> None:
+    good = plan(in_objects=True, urls=("https://host/1?signature=secret", "http://host/2"))
+    assert decode(encode(good)) == good
+    with pytest.raises(BadPlan, match="not one of HTTP") as caught:
+        decode(encode(plan(in_objects=True, urls=("https://host/1", url))))
+    assert "secret" not in str(caught.value)

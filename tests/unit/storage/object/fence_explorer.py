@@ -6,6 +6,10 @@ effect after its caller was told that nothing is known of it, or never, or a con
 The writer's and the fencers' decisions are those of the product (`storage/object/core`); what they are handed here is
 only smaller.
 
+With deletion, the writer stores checkpoints, and what they make superfluous goes at any time; so does, once the answer
+about the whole log is stored, every commit of it. A fencer reads a checkpoint and then what lies behind it, each at a
+time of its own. Requests of the writer may be on their way for as long as they like: a writer that slept for a week.
+
 The law: once a fencer has its answer about a ledger, the writer has confirmed no more of that ledger than the answer
 has, and never will. All answers about a ledger agree. In the end everything is confirmed that no fence names.
 """
@@ -35,6 +39,25 @@ class Sabotage(Enum):
     CONFIRMED_AS_STORED = "confirmed out of order"
     GAPS_LEFT = "gaps not filled"
     EXISTS_IS_A_FENCE = "exists taken as a fence for all"
+    # Those that only show where commits are deleted.
+    DELETED_UNCHECKPOINTED = "confirmed commits deleted without a checkpoint"
+    PARTIAL_ANSWER_IS_FINAL = "commits deleted once some ledgers were taken"
+    CHECKPOINT_KEPT = "the checkpoint not read again after the fence"
+    SCANS_BELIEVED = "the checkpoint not read again after the commits"
+    LOW_FENCE_BELIEVED = "a fence among deleted numbers believed"
+    FENCES_DELETED_TOO = "fences deleted as commits are"
+
+
+OF_DELETION = frozenset(
+    {
+        Sabotage.DELETED_UNCHECKPOINTED,
+        Sabotage.PARTIAL_ANSWER_IS_FINAL,
+        Sabotage.CHECKPOINT_KEPT,
+        Sabotage.SCANS_BELIEVED,
+        Sabotage.LOW_FENCE_BELIEVED,
+        Sabotage.FENCES_DELETED_TOO,
+    }
+)
 
 
 class CommitObject(NamedTuple):
@@ -63,6 +86,27 @@ class Request(NamedTuple):
     answer: object = None
 
 
+class Checkpoint(NamedTuple):
+    """What the writer has stored of its log: commits up to an ordinal, and the fences that it has met."""
+
+    scan_from: int = 1
+    ordinal: int = 0
+    ends: tuple[int, ...] = (0,) * len(LEDGERS)
+    met: tuple[tuple[int, int], ...] = ()
+
+
+NO_CHECKPOINT = Checkpoint()
+
+
+class Recovery(NamedTuple):
+    """A fencer whose fence stands: the checkpoint that it read last, and what it has read behind it."""
+
+    fence: int
+    began_at: Checkpoint
+    checkpoint: Checkpoint | None = None
+    scanned: tuple[tuple[int, StoredObject], ...] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     writer: Numbering
@@ -80,6 +124,12 @@ class World:
     # The number that a commit was confirmed at although nothing is known before it; for a sabotage.
     hasty: frozenset[int] = frozenset()
     faults: int = 0
+    # Fences that the writer has met: ledger and number.
+    met: tuple[tuple[int, int], ...] = ()
+    checkpoint: Checkpoint = NO_CHECKPOINT
+    # From where on each fencer lists, and how far it is in reading.
+    firsts: tuple[int, ...] = ()
+    recoveries: tuple[Recovery | None, ...] = ()
 
     def at(self, number: int) -> StoredObject | None:
         return next((one for key, one in self.objects if key == number), None)
@@ -94,10 +144,20 @@ class Plan:
     window: int = 2
     distance: int = 3
     sabotage: Sabotage = Sabotage.NONE
+    # Whether commits are deleted, and how many checkpoints there are at most.
+    checkpoints: int = 0
 
     def start(self) -> World:
         fencers = tuple(Fencing(one, distance=self.distance) for one in self.fencers)
-        return World(Numbering(self.window), fencers, (None,) * len(fencers), faults=self.faults)
+        none = (None,) * len(fencers)
+        return World(
+            Numbering(self.window),
+            fencers,
+            none,
+            faults=self.faults,
+            firsts=(1,) * len(fencers),
+            recoveries=none,
+        )
 
 
 class LawBroken(AssertionError):
@@ -167,9 +227,12 @@ def _steps(plan: Plan, world: World) -> Iterator[World]:
     if len(world.sealed) < plan.commits and not world.has_ended:
         yield _seal(plan, world)
     if world.begun < len(world.fencers):
-        state = world.fencers[world.begun]
-        started = replace(world, begun=world.begun + 1)
-        yield _fencer_effects(plan, started, world.begun, state, state.begin())
+        yield _begin(plan, replace(world, begun=world.begun + 1), world.begun)
+    if plan.checkpoints:
+        yield from _deletions(plan, world)
+        for who, recovery in enumerate(world.recoveries):
+            if recovery is not None:
+                yield _recover(plan, world, who, recovery)
     for request in world.requests:
         left = replace(world, requests=world.requests - {request})
         if request.verb == "ghost":
@@ -195,6 +258,77 @@ def _steps(plan: Plan, world: World) -> Iterator[World]:
         kept = tuple(one for one in world.objects if not isinstance(one[1], FenceObject))
         if kept != world.objects:
             yield replace(world, objects=kept)
+
+
+def _begin(plan: Plan, world: World, who: int) -> World:
+    """The fencer reads the newest checkpoint, and sets out to put its fence behind that."""
+    state = Fencing(plan.fencers[who], distance=plan.distance)
+    firsts = (*world.firsts[:who], world.checkpoint.scan_from, *world.firsts[who + 1 :])
+    return _fencer_effects(plan, replace(world, firsts=firsts), who, state, state.begin())
+
+
+def _deletions(plan: Plan, world: World) -> Iterator[World]:
+    """The writer stores a checkpoint; the lowest of the commits that nobody needs goes."""
+    writer = world.writer
+    if not world.has_ended and writer.confirmed > world.checkpoint.ordinal:
+        stored = [number for _, number in writer.stored]
+        made = Checkpoint(min([*stored, writer.settled + 1]), writer.confirmed, world.confirmed, world.met)
+        if made.ordinal <= plan.checkpoints:
+            yield replace(world, checkpoint=made)
+    needed_from = world.checkpoint.scan_from
+    if plan.sabotage is Sabotage.DELETED_UNCHECKPOINTED:
+        needed_from = writer.settled + 1
+    for answer, scope in zip(world.answers, plan.fencers, strict=True):
+        is_final = scope is None or plan.sabotage is Sabotage.PARTIAL_ANSWER_IS_FINAL
+        if answer is not None and is_final:
+            needed_from = 1 << 30
+    for number, one in world.objects:
+        is_fence = isinstance(one, FenceObject)
+        if number < needed_from and (not is_fence or plan.sabotage is Sabotage.FENCES_DELETED_TOO):
+            yield replace(world, objects=tuple(row for row in world.objects if row[0] != number))
+            return
+
+
+def _recover(plan: Plan, world: World, who: int, now: Recovery) -> World:
+    """The next step of a fencer whose fence stands."""
+    known = [answer for answer, scope in zip(world.answers, plan.fencers, strict=True) if scope is None]
+    if any(answer is not None for answer in known):
+        # The answer about the whole log is stored: it counts, whatever this one would find.
+        (final, *_) = [dict(answer) for answer in known if answer is not None]
+        return _answered(plan, world, who, final)
+    if now.checkpoint is None:
+        checkpoint = now.began_at if plan.sabotage is Sabotage.CHECKPOINT_KEPT else world.checkpoint
+        if checkpoint.scan_from > now.fence and plan.sabotage is not Sabotage.LOW_FENCE_BELIEVED:
+            return _begin(plan, _recovering(world, who, None), who)
+        return _recovering(world, who, now._replace(checkpoint=checkpoint))
+    if now.scanned is None:
+        checkpoint = now.checkpoint
+        numbers = range(checkpoint.scan_from, now.fence + 1)
+        found = tuple((number, one) for number, one in world.objects if number in numbers)
+        if len(found) < len(numbers) and plan.sabotage is not Sabotage.CHECKPOINT_KEPT:
+            # Some were deleted since the checkpoint was read: everything is read again.
+            return _begin(plan, _recovering(world, who, None), who)
+        return _recovering(world, who, now._replace(scanned=found))
+    checkpoint = now.checkpoint if plan.sabotage in _OLD_READS else world.checkpoint
+    if checkpoint.scan_from > now.fence and plan.sabotage is not Sabotage.LOW_FENCE_BELIEVED:
+        return _begin(plan, _recovering(world, who, None), who)
+    scanned = [(number, one) for number, one in now.scanned if number >= checkpoint.scan_from]
+    ends = _folded(scanned, plan.fencers[who], checkpoint)
+    return _answered(plan, world, who, ends)
+
+
+_OLD_READS = (Sabotage.CHECKPOINT_KEPT, Sabotage.SCANS_BELIEVED)
+
+
+def _recovering(world: World, who: int, now: Recovery | None) -> World:
+    return replace(world, recoveries=(*world.recoveries[:who], now, *world.recoveries[who + 1 :]))
+
+
+def _answered(plan: Plan, world: World, who: int, ends: dict[int, int]) -> World:
+    scope = plan.fencers[who]
+    answer = tuple(sorted((one, end) for one, end in ends.items() if scope is None or one in scope))
+    answers = (*world.answers[:who], answer, *world.answers[who + 1 :])
+    return replace(_recovering(world, who, None), answers=answers)
 
 
 def _seal(plan: Plan, world: World) -> World:
@@ -263,9 +397,11 @@ def _writer_event(plan: Plan, world: World, event: numbers.WriterEvent) -> World
                 world = _ask(world, Request(WRITER, "read", number, _content_of(world, number)))
             case numbers.ConfirmCommit(ordinal, _):
                 world = _confirm(world, ordinal)
-            case numbers.MeetFence(_, ledgers):
+            case numbers.MeetFence(number, ledgers):
                 lost = frozenset(LEDGERS) if ledgers is None else ledgers
-                world = replace(world, lost=world.lost | lost, has_ended=ledgers is None or world.has_ended)
+                met = (*world.met, *((one, number) for one in sorted(lost - world.lost)))
+                world = replace(world, lost=world.lost | lost, met=met if plan.checkpoints else ())
+                world = replace(world, has_ended=ledgers is None or world.has_ended)
             case numbers.EndLog():
                 raise LawBroken("the writer took an object for a stranger's")
     return world
@@ -291,7 +427,8 @@ def _to_fencer(plan: Plan, world: World, request: Request, answer: object) -> Wo
     event: fencing.FencerEvent
     if request.verb == "list":
         assert isinstance(answer, frozenset)
-        event = fencing.NumbersListed(1, answer)
+        first = world.firsts[who]
+        event = fencing.NumbersListed(first, frozenset(one for one in answer if one >= first))
     elif isinstance(answer, Created):
         event = fencing.FenceAnswered(request.number, answer)
     else:
@@ -317,8 +454,12 @@ def _fencer_effects(
             case fencing.ReadFence(number):
                 world = _ask(world, Request(who, "read", number, FenceObject(who, state.ledgers)))
             case fencing.AllSettled(fence):
-                answer = tuple(sorted(_ends(world, fence, state.ledgers).items()))
-                world = replace(world, answers=(*world.answers[:who], answer, *world.answers[who + 1 :]))
+                if plan.checkpoints:
+                    began_at = NO_CHECKPOINT if world.firsts[who] == 1 else world.checkpoint
+                    world = _recovering(world, who, Recovery(fence, began_at))
+                else:
+                    below = [(number, one) for number, one in world.objects if number <= fence]
+                    world = _answered(plan, world, who, _folded(below, state.ledgers, NO_CHECKPOINT))
     return world
 
 
@@ -326,16 +467,22 @@ def _ask(world: World, request: Request) -> World:
     return replace(world, requests=world.requests | {request})
 
 
-def _ends(world: World, fence: int, ledgers: frozenset[int] | None) -> dict[int, int]:
-    """What a fencer finds below its fence, of the ledgers it wants."""
-    below = [(number, one) for number, one in world.objects if number <= fence]
+def _folded(
+    scanned: list[tuple[int, StoredObject]], ledgers: frozenset[int] | None, checkpoint: Checkpoint
+) -> dict[int, int]:
+    """What a fencer finds of the ledgers that it wants: in the checkpoint, and behind it below its fence."""
     first = FirstFences.among(
-        (n, FencedLedgers(one.ledgers)) for n, one in below if isinstance(one, FenceObject)
+        (n, FencedLedgers(one.ledgers)) for n, one in scanned if isinstance(one, FenceObject)
     )
-    commits = sorted((one.ordinal, number, one) for number, one in below if isinstance(one, CommitObject))
-    folds = {one: LedgerFold() for one in LEDGERS if ledgers is None or one in ledgers}
-    for _, number, commit in commits:
+    first.of |= dict(checkpoint.met)
+    commits = sorted((one.ordinal, number, one) for number, one in scanned if isinstance(one, CommitObject))
+    folds = {
+        one: LedgerFold(entries_end=checkpoint.ends[one - 1])
+        for one in LEDGERS
+        if ledgers is None or one in ledgers
+    }
+    for ordinal, number, commit in commits:
         for ledger, entry in commit.entries:
-            if ledger in folds and not first.is_void(ledger, number):
+            if ordinal > checkpoint.ordinal and ledger in folds and not first.is_void(ledger, number):
                 folds[ledger].add_run(entry, 1, 1, ())
     return {ledger: fold.entries_end for ledger, fold in folds.items()}

@@ -15,7 +15,7 @@ from anabranch.storage.on_disk.catalog import Catalog
 from anabranch.storage.on_disk.file_store import FileLogStore
 from anabranch.storage.on_disk.indexing import index_incarnation, open_stretch
 from anabranch.storage.on_disk.recovery import scan_headers
-from anabranch.storage.port import FencedError
+from anabranch.storage.port import FencedError, LedgerState
 from unit.storage.faulty_files import Disk, FaultyFiles
 from unit.storage.owners import Owner
 
@@ -319,3 +319,18 @@ async def test_a_writer_that_ends_cleanly_while_its_ledger_is_read_says_nothing_
     slow.may_answer.set()
     assert {int(ledger): state.entries_end for ledger, state in (await taking).items()} == {1: 3}
     await new.close()
+
+
+def test_of_two_brokers_that_store_an_answer_the_first_counts_for_both() -> None:
+    """Both have read the log before either stored what it found; what the second found may be more, or less."""
+    files, folder = FaultyFiles(Disk(1)), ROOT / "wal" / OLD
+    files.make_folder(TAKEN)
+    ends = (5, 7)
+    answers = [
+        fences.FinalStates({LedgerId(1): LedgerState(end, None, (), 10 * end, end)}, is_final=True)
+        for end in ends
+    ]
+    before = fences.load_taken(files, folder)
+    assert fences.store_taken(files, folder, answers[0], before.results)
+    assert not fences.store_taken(files, folder, answers[1], before.results)
+    assert fences.load_taken(files, folder, before).states[LedgerId(1)].entries_end == ends[0]

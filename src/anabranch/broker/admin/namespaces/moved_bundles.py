@@ -14,6 +14,7 @@ from anabranch.broker.admin.http.needs import Needs
 from anabranch.broker.admin.http.request import HttpRequest, body
 from anabranch.broker.admin.http.routes import Routes
 from anabranch.broker.admin.namespaces.bundles import named_bundle, owned_bundle
+from anabranch.broker.admin.namespaces.chosen_bundles import range_of
 from anabranch.broker.admin.namespaces.namespaces import logged_topics, unload_topics
 from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.balance.balancer import Balancer
@@ -65,12 +66,14 @@ async def move(services: AdminServices, bundle: BundleName, text: str) -> None:
                 await services.balancer.owners.bundles.learn(bundle.namespace)
                 if (why := _too_close(services, services.balancer, bundle, target.id)) is not None:
                     raise RestError(412, f"Cannot move {bundle}: {why}")
+            if (owner := services.balancer.owners.owner_of(bundle)) is not None and owner.id == target.id:
+                raise RestError(412, f"Cannot move {bundle}: {text} has it already")
             await services.balancer.requests.transfer(bundle, target.id, "an operator moves it")
         elif services.hashed is not None:
             # Each broker hears of it and closes the topics that it has.
             await services.hashed.assign(bundle, target.id)
     except NotAllowedError as error:
-        raise RestError(412, f"Cannot move {bundle}: {error}") from None
+        raise RestError(412, f"Cannot move: {error}") from None
 
 
 def _too_close(services: AdminServices, balancer: Balancer, bundle: BundleName, broker: str) -> str | None:
@@ -111,8 +114,10 @@ async def split_bundle(
     unload: bool = False,
 ) -> None:
     """Splits the bundle. Its parts stay with its owner, or go to other brokers with `unload`. The body has the hashes
-    at which it is cut, for `specified_positions_divide`."""
+    at which it is cut, for `specified_positions_divide`. Instead of a range, `LARGEST` means the bundle with the most
+    topics, and `HOT` the one with the most bytes a second."""
     at = await body(request, list[int], [])
+    bundle = await range_of(services, namespace, bundle)
     await split(services, namespace, bundle, splitAlgorithmName, at, unloads=unload)
 
 

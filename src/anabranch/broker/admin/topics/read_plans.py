@@ -1,8 +1,9 @@
-"""`/admin/v2/anabranch/read-plan`: where a topic's entries lie in files, for readers that read the files themselves.
+"""`/admin/v2/anabranch/read-plan`: where a topic's entries lie in files or objects, for readers that read these
+themselves.
 
 The owner of the topic answers, up to the confirmed end and no further; any other broker redirects the caller there. The
-log's files hold entries of every tenant, so only super users get a plan, and with `logDirectReadsAllowed=false` no
-caller does: readers then read through the broker as consumers do.
+log's files and objects hold entries of every tenant, so only super users get a plan, and URLs that need no credentials;
+with `logDirectReadsAllowed=false` no caller does: readers then read through the broker as consumers do.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
@@ -36,7 +37,14 @@ from anabranch.storage.core.read_plan import (
     position_text,
     runs_of,
 )
-from anabranch.storage.port import FileRun, LogDamagedError, LogMissingError, LogStore, ReadPlan
+from anabranch.storage.port import (
+    FileRun,
+    LogDamagedError,
+    LogMissingError,
+    LogStore,
+    ObjectRun,
+    ReadPlan,
+)
 from anabranch.storage.topic.topic_log import TopicLog
 
 routes = Routes("/admin/v2/anabranch", tag="read plans")
@@ -49,6 +57,8 @@ BYTES_MAX: Final = 1 << 30
 INDEXED_MIN: Final = 1_000
 # Subtracted from the time that the files are kept: the reader asked before we answered, and opens them after.
 MARGIN_MS: Final = 5_000
+
+Run = TypeVar("Run", bound=FileRun | ObjectRun)
 
 
 def _position(name: str, text: str) -> Position | None:
@@ -66,9 +76,10 @@ async def read_plan(
     topicId: str = "",
     start: str = "",
     end: str = "",
+    signed: bool = False,
 ) -> HttpAnswer:
     """Entries from `start` (inclusive; by default the first retained one) to `end` (exclusive; by default all
-    confirmed).
+    confirmed). With `signed`, a plan of objects has URLs that need no credentials, where the store has such.
 
     412 if `topicId` is the id of another topic of that name, or a position is of another log.
     """
@@ -76,8 +87,6 @@ async def read_plan(
         raise NotAuthorizedError(
             "direct reads are turned off: read through the broker, or set logDirectReadsAllowed=true"
         )
-    if services.config.log_url:
-        raise NotAuthorizedError("the log is in an object store, not in files: read through the broker")
     await check_owned(services, name)
     first, stop = _position("start", start), _position("end", end)
     log = (await single(services, name)).log
@@ -94,6 +103,10 @@ async def read_plan(
     plan = await plan_topic(
         services, name, log, first or log.first, stop or log.end, min(maxBytes, BYTES_MAX)
     )
+    if signed and plan.in_objects and plan.files:
+        # Once the plan has expired, its objects may be gone as well.
+        seconds = max(1, plan.expires_in_ms // 1000)
+        plan = msgspec.structs.replace(plan, urls=tuple(await services.log.signed(plan.files, seconds)))
     return HttpAnswer(encode(plan), JSON)
 
 
@@ -106,12 +119,21 @@ class _Draft:
     files: dict[str, int] = field(default_factory=dict)
     runs: list[PlannedRun] = field(default_factory=list)
     size: int = 0
+    in_objects: bool = False
 
     @property
     def is_full(self) -> bool:
         return self.size >= self.bytes_max or len(self.runs) >= RUNS_MAX
 
-    def add(self, ledger: int, found: FileRun) -> None:
+    def add(self, ledger: int, found: FileRun | ObjectRun) -> None:
+        if isinstance(found, ObjectRun):
+            file = self.files.setdefault(found.key, len(self.files))
+            last = self.runs[-1] if self.runs else None
+            self.runs.append(PlannedRun(ledger, found.first, found.end - 1, file, found.offset, found.length))
+            if last is None or (last.file, last.offset) != (file, found.offset):
+                # The parts of a run without dropped entries have the same bytes, which are read once.
+                self.size += found.length
+            return
         name = os.path.relpath(found.path, self.root)
         file = self.files.setdefault(name, len(self.files))
         if found.has_index and len(found.offsets) >= INDEXED_MIN:
@@ -130,14 +152,19 @@ class _Draft:
             self.runs.append(run)
             self.size += run.length
 
-    def take(self, ledger: int, runs: Iterable[FileRun]) -> None:
+    def take(self, ledger: int, runs: Iterable[FileRun | ObjectRun]) -> None:
         """Adds consecutive entries, as far as there is room for them."""
         for one in runs:
             if self.is_full:
                 return
             self.add(ledger, one)
-            if self.runs[-1].last != one.first + len(one.offsets) - 1:
+            if self.runs[-1].last != end_of(one) - 1:
                 return
+
+
+def end_of(run: FileRun | ObjectRun) -> int:
+    """One past its last entry."""
+    return run.end if isinstance(run, ObjectRun) else run.first + len(run.offsets)
 
 
 async def plan_topic(
@@ -158,13 +185,19 @@ async def plan_topic(
         except LogMissingError as error:
             raise RestError(409, f"{name}: {error}; ask again, or read through the broker") from None
         expires_ms.append(found.expires_at_ms)
+        if found.objects_url:
+            draft.root, draft.in_objects = found.objects_url, True
         dropped = log.dropped_in(span.ledger)
-        runs = without(found.runs, dropped) if dropped else found.runs
+        runs: Iterable[FileRun | ObjectRun] = found.objects or found.runs
+        if dropped:
+            runs = without(runs, dropped)
         # There may be as many entries as messages: not on the event loop.
         await asyncio.to_thread(draft.take, span.ledger, runs)
         last = draft.runs[-1].last
         entries_left -= last + 1 - at[1]
         at = log.normalise((span.ledger, last + 1))
+        if found.end < span_stop:
+            break  # Looking up more objects would keep the reader waiting.
     # Between the last entry and `stop` there are none, unless a limit ended the plan before.
     covered = stop if at >= stop else at
     return TopicPlan(
@@ -179,20 +212,29 @@ async def plan_topic(
         runs=tuple(draft.runs),
         expires_in_ms=max(0, min(expires_ms, default=services.now_ms()) - services.now_ms() - MARGIN_MS),
         message_bytes_max=services.config.max_message_size,
+        in_objects=draft.in_objects,
     )
 
 
-def without(runs: Iterable[FileRun], dropped: Sequence[tuple[int, int]]) -> Iterator[FileRun]:
+def without(runs: Iterable[Run], dropped: Sequence[tuple[int, int]]) -> Iterator[Run]:
     """Runs of one ledger without the `dropped` entries, which are sorted ranges and may reach beyond the runs."""
     for run in runs:
-        at, end = run.first, run.first + len(run.offsets)
+        at, end = run.first, end_of(run)
         for first, stop in (*dropped[bisect_right(dropped, at, key=itemgetter(1)) :], (end, end)):
             if at < min(first, end):
-                piece = slice(at - run.first, min(first, end) - run.first)
-                yield replace(run, first=at, offsets=run.offsets[piece], lengths=run.lengths[piece])
+                yield _part(run, at, min(first, end))
             at = max(at, stop)
             if at >= end:
                 break
+
+
+def _part(run: Run, first: int, end: int) -> Run:
+    if isinstance(run, ObjectRun):
+        # The reader finds them among the others.
+        return replace(run, first=first, end=end)
+    assert isinstance(run, FileRun)
+    piece = slice(first - run.first, end - run.first)
+    return replace(run, first=first, offsets=run.offsets[piece], lengths=run.lengths[piece])
 
 
 def _root(services: AdminServices) -> str:

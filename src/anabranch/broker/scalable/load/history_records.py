@@ -65,6 +65,9 @@ class DecisionMade(msgspec.Struct, frozen=True):
     epoch: int
     no_rebucket: str | None = None  # As the others; records of before there were entry buckets lack it.
     buckets: int | None = None  # Of a rebucket: the entry buckets that the new segment has.
+    policy: str | None = (
+        None  # JSON: the topic's policy, if it differs from the one in the broker's heartbeats.
+    )
 
 
 class OrderedConsumers(msgspec.Struct, frozen=True):
@@ -152,7 +155,7 @@ SCHEMA: Final[Mapping[str, Any]] = {
                     ("string", "because no_split no_merge"),
                     ("int", "active"),
                     ("long", "epoch"),
-                    later={"no_rebucket": "string", "buckets": "int"},
+                    later={"no_rebucket": "string", "buckets": "int", "policy": "string"},
                 ),
                 "consumers": _optional(
                     "OrderedConsumers",

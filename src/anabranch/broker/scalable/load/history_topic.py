@@ -22,6 +22,7 @@ import msgspec
 
 from anabranch.autoscale.decide import Stay, Verdict
 from anabranch.autoscale.decisions import Decision, DecisionKind
+from anabranch.autoscale.policy import ScalePolicy
 from anabranch.autoscale.verdict import NoMerge
 from anabranch.broker.catalog.owners import BrokerAddress, Owners
 from anabranch.broker.catalog.schemas import Schemas, StoredSchema, version_bytes
@@ -144,7 +145,12 @@ class HistoryTopic:
         self._put(HistoryRecord(VERSION, self._name, at_ms, load=told))
 
     def decided(
-        self, topic: TopicName, decision: Decision, verdict: Verdict | None, layout: SegmentLayout | None
+        self,
+        topic: TopicName,
+        decision: Decision,
+        verdict: Verdict | None,
+        layout: SegmentLayout | None,
+        policy: ScalePolicy | None,
     ) -> None:
         no_split = no_merge = no_rebucket = ""
         buckets = None
@@ -167,6 +173,7 @@ class HistoryTopic:
             epoch=0 if layout is None else layout.epoch,
             no_rebucket=no_rebucket,
             buckets=buckets,
+            policy=None if policy is None else json.dumps(policy.to_json()),
         )
         self._put(HistoryRecord(VERSION, self._name, decision.at_ms, decision=told))
 

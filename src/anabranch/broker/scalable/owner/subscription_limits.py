@@ -20,6 +20,9 @@ class SubscriptionLimits:
         self._records = records
         self._limits = limits
 
+    async def of(self, topic: TopicName) -> TopicLimits:
+        return await self._limits(topic)
+
     async def check_new(self, topic: TopicName, subscription: str, *, is_by_use: bool) -> None:
         """Raises if a subscription of that name may not be created. An existing subscription is accepted."""
         limits = await self._limits(topic)

@@ -82,6 +82,8 @@ class ConsumerSessions:
         # Registrations under way, including those of lost connections: each must end with or without a session. Also
         # the watches of consumers that came back.
         self._registering: set[asyncio.Task[Any]] = set()
+        # Consumers that were found room for, until the controller counts them.
+        self._joining: set[SessionKey] = set()
         # The last consumer that registered under each name. An older one has lost its session and must not take it
         # back.
         self._newest: WeakValueDictionary[SessionKey, ConsumerSession] = WeakValueDictionary()
@@ -171,6 +173,7 @@ class ConsumerSessions:
             await self._rights.consume(session.role, consumer.topic, consumer.subscription)
             if consumer.kind is not SubscriptionKind.CHECKPOINT:
                 await self._limits.check_new(consumer.topic, consumer.subscription, is_by_use=True)
+            await self._find_room(consumer)
             path = consumer_path(consumer.topic, consumer.subscription, consumer.name)
             is_back = await self._metadata.get(path) is not None
             # Continues if the connection is lost meanwhile: only the result tells what to undo.
@@ -184,6 +187,7 @@ class ConsumerSessions:
             self._forget(session, consumer)
             return
         finally:
+            self._joining.discard(consumer.key)
             if not consumer.registered.done():
                 consumer.registered.set_result(None)
         consumer.answer(request_id, assignment)
@@ -192,6 +196,24 @@ class ConsumerSessions:
         knows = session.connection.peer_features.supports_scalable_topics
         if is_back and consumer.kind is SubscriptionKind.STREAM and not knows:
             self._spawn(self.lost_acks.watch(consumer))
+
+    async def _find_room(self, consumer: ConsumerSession) -> None:
+        """Raises if the topic or its subscription has as many consumers as it may have. Segments do not tell: each has
+        some of the consumers. One that comes back within its grace period has its place."""
+        limits = await self._limits.of(consumer.topic)
+        if not (limits.consumers_max or limits.consumers_per_subscription_max):
+            return
+        controller = await self._topics.leading(consumer.topic)
+        found = {
+            (name, session) for name, one in controller.coordinators.items() for session in one.group.sessions
+        }
+        found |= {(name, session) for topic, name, session in self._joining if topic == consumer.topic}
+        if (consumer.subscription, consumer.name) in found:
+            return
+        beside = sum(name == consumer.subscription for name, _ in found)
+        is_group = consumer.kind is SubscriptionKind.CHECKPOINT
+        limits.check_session(len(found), None if is_group else beside)
+        self._joining.add(consumer.key)
 
     async def _registration(self, consumer: ConsumerSession) -> Assignment:
         topics = self._topics

@@ -2,7 +2,7 @@
 
 import { isSignedIn, signIn, signOut } from "./access.js";
 import { ClusterPage } from "./cluster.js";
-import { h, put, set, text } from "./dom.js";
+import { h, put, sentence, set, text } from "./dom.js";
 import { Feed } from "./feed.js";
 import { OverviewPage } from "./overview.js";
 import { onTheme, theme, toggle } from "./theme.js";
@@ -90,7 +90,7 @@ function said(state, detail) {
           "div",
           { class: "page" },
           h("h1", {}, isMissing ? "There is no such topic" : "The broker refused"),
-          h("p", { class: "lead" }, detail.message),
+          h("p", { class: "lead" }, sentence(detail.message)),
           h("p", {}, h("a", { href: "#/" }, "All topics")),
         ),
       );

@@ -102,7 +102,7 @@ export class TimeChart {
       ]),
       ticks(this.from, this.to, Math.max(2, Math.floor(width / 110)), zone)
         .filter((ms) => x(ms) > LEFT + 10 && x(ms) < width - 24)
-        .map((ms) => s("text", { x: x(ms), y: height - 5, class: "tick-label", "text-anchor": "middle" }, clock(ms))),
+        .map((ms) => s("text", { x: x(ms), y: height - 5, class: "tick-label", "text-anchor": "middle" }, clock(ms, ms % 60_000 !== 0))),
       this.series.map((one) => this.curve(one, y(0))),
       this.cross,
     );

@@ -157,7 +157,7 @@ export class ClusterPage {
         put(
           this.alone,
           h("p", { class: "lead" }, "One broker serves all topics, so there is nothing to share and nothing to move. Several on this machine:"),
-          command("anabranch standalone --brokers 3 --set loadManagerClassName=ExtensibleLoadManagerImpl"),
+          command("anabranch standalone --brokers 3 --set loadManagerClassName=balanced"),
         );
       return;
     }

@@ -60,6 +60,11 @@ export function keyed(parent, items, key, make, update) {
   }
 }
 
+/** A sentence of the broker's: what stands in backticks is a command. */
+export function sentence(words) {
+  return words.split("`").map((part, i) => (i % 2 ? h("code", {}, part) : part));
+}
+
 /** A command to type, with a button that copies it. */
 export function command(line) {
   const button = h("button", { class: "copy", type: "button", "aria-label": `Copy: ${line}` }, "Copy");

@@ -2,6 +2,7 @@
 
 import { TimeChart, sparkline } from "./charts.js";
 import { colourOf } from "./colour.js";
+import { toAdmin, toService } from "./commands.js";
 import { command, h, keyed, put, s, set, text } from "./dom.js";
 import { ago, byteRate, bytes, count, messageRate, percent, short, shortName } from "./format.js";
 import { theme } from "./theme.js";
@@ -18,6 +19,9 @@ const COLUMNS = [
   { name: "Waiting", key: "backlog", number: true, hint: "messages" },
   { name: "Consumers", key: "consumers", number: true },
 ];
+
+// The cells after the pictures.
+const FIGURES = COLUMNS.slice(3);
 
 const BROKER_COLUMNS = [
   "Broker",
@@ -103,12 +107,18 @@ export class OverviewPage {
       "aria-label": "Filter topics by name",
       oninput: () => this.filtered(),
     });
-    this.rows = h("tbody", {});
+    // Narrow windows show rows as cards, which takes the meaning of a table from its elements: roles give it back.
+    this.rows = h("tbody", { role: "rowgroup" });
     this.heads = COLUMNS.map((column) => this.head(column));
     this.table = h(
       "div",
-      { class: "scroll" },
-      h("table", { class: "topics" }, h("thead", {}, h("tr", {}, this.heads)), this.rows),
+      { class: "scroll tall" },
+      h(
+        "table",
+        { class: "topics", role: "table" },
+        h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, this.heads)),
+        this.rows,
+      ),
     );
     this.more = h("p", { class: "quiet" });
     this.empty = h("div", { class: "empty", hidden: true });
@@ -170,13 +180,13 @@ export class OverviewPage {
 
   head(column) {
     const label = [column.name, column.hint ? h("span", { class: "unit" }, column.hint) : null];
-    if (!column.key) return h("th", { scope: "col" }, h("span", { class: "th" }, label));
+    if (!column.key) return h("th", { scope: "col", role: "columnheader" }, h("span", { class: "th" }, label));
     const button = h("button", { type: "button", class: "th" }, label);
     button.addEventListener("click", () => {
       this.sort = { key: column.key, down: this.sort.key === column.key ? !this.sort.down : column.key !== "name" };
       this.list();
     });
-    return h("th", { scope: "col", class: column.number ? "number" : "" }, button);
+    return h("th", { scope: "col", role: "columnheader", class: column.number ? "number" : "" }, button);
   }
 
   filtered() {
@@ -235,7 +245,7 @@ export class OverviewPage {
   sums(answer) {
     const total = this.totals[this.totals.length - 1] ?? [0, 0, 0, 0, 0, 0];
     const tiles = [
-      [count(answer.topicCount, "topic"), `${count(answer.segmentCount, "segment")} open`],
+      [count(answer.topicCount, "topic"), `${count(answer.segmentCount, "segment")} in use`],
       [messageRate(total[1]), `in, ${byteRate(total[3])}`],
       [messageRate(total[2]), `out, ${byteRate(total[4])}`],
       [short(total[5]), "messages waiting"],
@@ -294,9 +304,14 @@ export class OverviewPage {
         : [
             h("h3", {}, "No topics yet"),
             h("p", {}, "Make one, and it appears here:"),
-            command("anabranch topics create orders --scalable"),
+            command(toAdmin("anabranch topics create orders --scalable")),
             h("p", {}, "Send it a message:"),
-            command("anabranch produce topic://public/default/orders -m hello --key customer-7"),
+            command(
+              toService(
+                "anabranch produce topic://public/default/orders -m hello --key customer-7",
+                this.answer.brokers?.find((broker) => broker.isThis)?.serviceUrl,
+              ),
+            ),
           ],
     );
   }
@@ -305,19 +320,21 @@ export class OverviewPage {
     const { namespace, local } = shortName(topic.name);
     const spark = s("svg", { class: "spark", "aria-hidden": "true", preserveAspectRatio: "none" });
     const section = h("div", { class: "section" });
-    const cells = Array.from({ length: 5 }, () => h("td", { class: "number" }));
+    const cells = FIGURES.map(({ name, hint }) =>
+      h("td", { class: "number", role: "cell", "data-label": hint === "msg/s" ? `${name}, ${hint}` : name }),
+    );
     const note = h("span", { class: "quiet" });
     const element = h(
       "tr",
-      {},
+      { role: "row" },
       h(
         "th",
-        { scope: "row" },
+        { scope: "row", role: "rowheader" },
         h("a", { href: topicHref(topic.name) }, local),
         h("div", { class: "under" }, namespace, note),
       ),
-      h("td", {}, spark),
-      h("td", {}, section),
+      h("td", { role: "cell" }, spark),
+      h("td", { role: "cell" }, section),
       cells,
     );
     return { element, spark, section, cells, note };

@@ -176,6 +176,10 @@ export class SegmentPanel {
         segment.sealed ? `sealed ${ago(now - segment.sealed)} ago, at ${clock(segment.sealed, true)}` : "active",
       ],
       ["Hashes", `${range(segment)}, ${percent(share)} of all keys`],
+      // As in the table; the rates below are those of the latest sample.
+      segment.isActive
+        ? ["Heat", `${percent(segment.heat)}, averaged over ${ago(this.model.latest.windowMs)} as for decisions`]
+        : null,
       ["Age", segment.created ? `${ago(now - segment.created)}, since ${clock(segment.created, true)}` : "–"],
       ["Came from", segment.parents.length ? this.links(segment.parents) : "the beginning"],
       segment.children.length ? ["Became", this.links(segment.children)] : null,

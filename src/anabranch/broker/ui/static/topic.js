@@ -2,6 +2,7 @@
 
 import { STEPS, colourOf, colourOfStep } from "./colour.js";
 import { TimeChart } from "./charts.js";
+import { toAdmin, toService } from "./commands.js";
 import { command, h, keyed, put, s, set, text } from "./dom.js";
 import { ago, byteRate, bytes, clock, count, messageRate, percent, range, short } from "./format.js";
 import { MessagesPanel } from "./messages.js";
@@ -388,7 +389,7 @@ export class TopicPage {
       put(
         this.verdict,
         "A classic topic keeps its partitions for ever. Make it scalable, and it splits and merges by itself:",
-        command(`anabranch topics migrate ${answer.topic}`),
+        command(toAdmin(`anabranch topics migrate ${answer.topic}`)),
       );
       return;
     }
@@ -524,7 +525,7 @@ export class TopicPage {
         this.hint,
         h("h3", {}, "Nothing flows yet"),
         h("p", {}, "A dry bed: the topic is there, and no message came in the last hour. Send some:"),
-        command(`anabranch produce ${this.model.name} -m hello --key customer-7 -n 1000`),
+        command(toService(`anabranch produce ${this.model.name} -m hello --key customer-7 -n 1000`, answer.serviceUrl)),
       );
     }
   }

@@ -2,6 +2,9 @@
 
 The page asks again and again and names what it has; so does the demo. Received answers are kept, even when the broker
 that sent them was killed since and has lost its history.
+
+Splits and merges have the time of the metadata store, which may be ahead of the clock for a moment after a crash. Such
+a time counts as the moment at which it was heard of, so that the record never tells of the future.
 """
 
 from __future__ import annotations
@@ -60,13 +63,13 @@ class TopicPast:
         """The next query, such that only new data comes back."""
         return f"since={self._sampled_ms}&layout={self._layout}"
 
-    def take(self, answer: Mapping[str, Any]) -> list[PastChange]:
-        """Adds an answer; returns the operations that were not known before, oldest first."""
+    def take(self, answer: Mapping[str, Any], now_ms: int) -> list[PastChange]:
+        """Adds an answer that came at `now_ms`; returns the operations that were not known before, oldest first."""
         if answer["kind"] == "elsewhere":
             return []  # The broker that leads the topic does not answer, and the one that was asked knows nothing.
         self.split_limit = float(answer["limits"]["split"]["msgRateIn"])
         if answer.get("layout"):
-            self._take_layout(answer["layout"])
+            self._take_layout(answer["layout"], now_ms)
         self.owners = {int(number): broker for number, broker in (answer.get("owners") or {}).items()}
         for number, samples in (answer.get("samples") or {}).items():
             segment = self.segments.get(int(number))
@@ -74,9 +77,9 @@ class TopicPast:
                 if segment is not None and (not segment.samples or at > segment.samples[-1][0]):
                     segment.samples.append((at, rates[0]))
                 self._sampled_ms = max(self._sampled_ms, at)
-        return self._take_decisions(answer.get("decisions") or [])
+        return self._take_decisions(answer.get("decisions") or [], now_ms)
 
-    def _take_layout(self, layout: Mapping[str, Any]) -> None:
+    def _take_layout(self, layout: Mapping[str, Any], now_ms: int) -> None:
         self._layout = layout["id"]
         for one in layout["segments"]:
             known = self.segments.get(one["id"])
@@ -89,21 +92,21 @@ class TopicPast:
                 one["id"],
                 one["start"],
                 one["end"],
-                one["created"],
-                one["sealed"],
+                known.created_ms if known is not None else min(one["created"], now_ms),
+                (known.sealed_ms if known is not None else 0) or min(one["sealed"], now_ms),
                 tuple(sorted(parents)),
                 tuple(sorted(children)),
                 known.samples if known is not None else [],
             )
 
-    def _take_decisions(self, decisions: list[Mapping[str, Any]]) -> list[PastChange]:
+    def _take_decisions(self, decisions: list[Mapping[str, Any]], now_ms: int) -> list[PastChange]:
         fresh = []
         for one in decisions:
             self.latest_reason = one["because"]
             if one["kind"] not in ("split", "merge", "rebucket"):
                 continue
-            change = PastChange(one["at"], one["kind"], tuple(one["segments"]), one["because"])
-            key = (change.at_ms, change.kind, change.segments)
+            change = PastChange(min(one["at"], now_ms), one["kind"], tuple(one["segments"]), one["because"])
+            key = (one["at"], change.kind, change.segments)
             if key not in self.changes:
                 self.changes[key] = change
                 fresh.append(change)

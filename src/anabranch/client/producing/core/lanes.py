@@ -32,6 +32,7 @@ from anabranch.client.producing.core.runs import (
     BlockRun,
     Items,
     MessageRun,
+    Parts,
     recut,
 )
 from anabranch.model.buckets import Splits, ranges
@@ -99,17 +100,18 @@ def bucket_numbers(splits: Splits) -> bytes:
 class Lane:
     """The runs of one bucket without a receipt, oldest first, and the messages that will be its next run.
 
-    A caller may extend `items` by a message if it adds to `size` and keeps within the limits; `since` is when the first
-    of them came.
+    A caller may extend `items` and `parts` by a message if it adds to `size` and keeps within the limits; `since` is
+    when the first of them came.
     """
 
-    __slots__ = ("bucket", "items", "runs", "segment", "since", "size")
+    __slots__ = ("bucket", "items", "parts", "runs", "segment", "since", "size")
 
     def __init__(self, segment: SegmentId, bucket: int = 0) -> None:
         self.segment = segment
         self.bucket = bucket
         self.runs: deque[MessageRun] = deque()
         self.items: Items = []
+        self.parts: Parts = []
         self.size = 0
         self.since = 0.0
 
@@ -117,8 +119,8 @@ class Lane:
         """Turns the gathered messages into a run, the last one of the lane; None if there are none."""
         if not self.items:
             return None
-        run = BatchRun(self.items, self.size, self.since)
-        self.items, self.size = [], 0
+        run = BatchRun(self.items, self.parts, self.size, self.since)
+        self.items, self.parts, self.size = [], [], 0
         self.runs.append(run)
         return run
 
@@ -247,13 +249,13 @@ class Lanes:
 
     def find(self, hash32: int) -> Lane:
         """Where a message of that hash is gathered now: its bucket's lane, or the lane of messages that wait."""
+        if self._numbers is not None:
+            place = self._numbers[hash32 & 0xFFFF]
+            return self._places[place] or self.at(place)
         if self._starts is not None:
             return self._plain[bisect_right(self._starts, hash32 >> self._shift & 0xFFFF) - 1]
         if self._plain:
             return self._plain[(hash32 & 0x7FFFFFFF) % len(self._plain)]
-        if self._numbers is not None:
-            place = self._numbers[hash32 & 0xFFFF]
-            return self._places[place] or self.at(place)
         # `find_by`, written out: a call would cost as much as the search.
         _, base, splits = self._active[bisect_right(self._firsts, hash32 >> self._shift & 0xFFFF) - 1]
         place = base + bisect_right(splits, hash32 & 0xFFFF)

@@ -20,11 +20,14 @@ ITEM_OVERHEAD_BYTES: Final = 256
 
 # A message of a batch: its sequence id, 32-bit hash, the message encoded for a batch, and its receipt.
 Item: TypeAlias = tuple[int, int, bytes, Any]
-# The items of a batch, one after the other in a single flat list: items += (number, hash32, encoded, receipt). A tuple
-# for each message that lives until its receipt would take Python's garbage collector as long as the message's future
-# does, a tenth of all that `post` costs.
+# What is kept of a batch's messages, in two flat lists: items += (number, hash32, receipt), and parts += the pieces of
+# the encoded message, as many of each message. A tuple for each message that lives until its receipt would take
+# Python's garbage collector as long as the message's future does, a tenth of all that `post` costs. All pieces but the
+# payload are shared among messages: thousands are gathered at once, and the processor's caches have lost each of them
+# when it is met again, so the less is kept of a message, the better.
 Items: TypeAlias = list[Any]
-ITEM_FIELDS: Final = 4
+ITEM_FIELDS: Final = 3
+Parts: TypeAlias = list[bytes]
 
 
 class MessageRun:
@@ -53,10 +56,11 @@ class MessageRun:
 class BatchRun(MessageRun):
     """Messages of a batch."""
 
-    __slots__ = ("items",)
+    __slots__ = ("items", "parts")
 
-    def __init__(self, items: Items, size: int, since: float) -> None:
+    def __init__(self, items: Items, parts: Parts, size: int, since: float) -> None:
         self.items = items
+        self.parts = parts
         self.first = items[0]
         self.last = items[-ITEM_FIELDS]
         self.count = len(items) // ITEM_FIELDS
@@ -68,20 +72,32 @@ class BatchRun(MessageRun):
         return self.items[1::ITEM_FIELDS]
 
     @property
-    def encoded(self) -> list[bytes]:
+    def receipts(self) -> list[Any]:
         return self.items[2::ITEM_FIELDS]
 
     @property
-    def receipts(self) -> list[Any]:
-        return self.items[3::ITEM_FIELDS]
+    def _pieces(self) -> int:
+        """The number of pieces of a message."""
+        return len(self.parts) // self.count
+
+    def encoded(self, index: int) -> bytes:
+        """One of its messages, encoded."""
+        pieces = self._pieces
+        return b"".join(self.parts[index * pieces : (index + 1) * pieces])
 
     def messages(self) -> Iterator[Item]:
-        fields = [self.items[field::ITEM_FIELDS] for field in range(ITEM_FIELDS)]
-        return zip(*fields, strict=True)
+        numbers = self.items[::ITEM_FIELDS]
+        encoded = map(self.encoded, range(self.count))
+        return zip(numbers, self.hashes, encoded, self.receipts, strict=True)
 
     def parted(self, upto: int) -> tuple[BatchRun, BatchRun]:
-        at = bisect_right(self.items[::ITEM_FIELDS], upto) * ITEM_FIELDS
-        return tuple(BatchRun(part, _size(part), self.since) for part in (self.items[:at], self.items[at:]))  # type: ignore[return-value]
+        at = bisect_right(self.items[::ITEM_FIELDS], upto)
+        return self._part(0, at), self._part(at, self.count)
+
+    def _part(self, start: int, end: int) -> BatchRun:
+        items, pieces = self.items[start * ITEM_FIELDS : end * ITEM_FIELDS], self._pieces
+        parts = self.parts[start * pieces : end * pieces]
+        return BatchRun(items, parts, sum(map(len, parts)), self.since)
 
     def bucket_span(self) -> tuple[int, int]:
         low = [hash32 & 0xFFFF for hash32 in self.hashes]
@@ -163,15 +179,16 @@ def recut(
     order = sorted(runs, key=_first)
     marks = [run.first for run in order]
     cut: Cut = []
-    growing: dict[Any, Items] = {}
+    growing: dict[Any, tuple[Items, Parts]] = {}
     sizes: dict[Any, int] = {}
 
     def close(where: Any) -> None:
-        items = growing.pop(where, None)
-        if items:
+        grown = growing.pop(where, None)
+        if grown is not None:
+            items, parts = grown
             # Numbers rise with time, so the run that had begun before the first of them bounds its age.
             since = order[bisect_right(marks, items[0]) - 1].since
-            cut.append((where, BatchRun(items, sizes[where], since)))
+            cut.append((where, BatchRun(items, parts, sizes[where], since)))
 
     for kind, group in groupby(_atoms(order), key=type):
         if issubclass(kind, BlockRun):
@@ -185,20 +202,21 @@ def recut(
                 close(where)
                 cut.append((where, whole))
         else:
-            for item in group:
-                where = place(item[1], item[1] & 0xFFFF)
-                items = growing.get(where)
-                size = len(item[2])
-                if items is not None and (
-                    len(items) >= limits.messages_max * ITEM_FIELDS or sizes[where] + size > limits.bytes_max
+            for number, hash32, encoded, receipt in group:
+                where = place(hash32, hash32 & 0xFFFF)
+                grown = growing.get(where)
+                size = len(encoded)
+                if grown is not None and (
+                    len(grown[1]) >= limits.messages_max or sizes[where] + size > limits.bytes_max
                 ):
                     close(where)
-                    items = None
-                if items is None:
-                    growing[where], sizes[where] = [*item], size
-                else:
-                    items += item
-                    sizes[where] += size
+                    grown = None
+                if grown is None:
+                    grown, sizes[where] = ([], []), 0
+                    growing[where] = grown
+                grown[0].extend((number, hash32, receipt))
+                grown[1].append(encoded)
+                sizes[where] += size
     for where in list(growing):
         close(where)
     return cut
@@ -223,7 +241,3 @@ def _number(item: Any) -> int:
 
 def _first(run: MessageRun) -> int:
     return run.first
-
-
-def _size(items: Items) -> int:
-    return sum([len(encoded) for encoded in items[2::ITEM_FIELDS]])

@@ -3,6 +3,11 @@
     {prefix}/wal/{2 hex}/{incarnation}/log/{n:012d}     a commit or a fence; created once, fences never deleted
                                       /state/{k:08d}    checkpoint k: ledgers, and which numbers hold their entries
                                       /taken/{k:06d}    answers of take-overs, created once
+                                      /rewritten/{16 hex}   what lived in objects that were mostly dead
+                                      /map/{k:08d}      where everything lies as of map k; the newest counts (`maps.py`)
+                                      /gone             nothing of the log is wanted: only its fences are left
+    {prefix}/logs/{incarnation}                         there is such a log, and not all of it was given back
+    {prefix}/ended/{incarnation}                        the answer about the whole log is stored
 
 A commit is what it is in a file (`storage/core/format.py`), one in each object: there is no torn tail. Its header's
 number is the commit's ordinal, and `confirmed_end` the last ordinal confirmed when it was put. The two digits spread
@@ -27,6 +32,11 @@ _FENCE_MAGIC: Final = b"anbrfnc1"
 _STATE_MAGIC: Final = b"anbrsta1"
 # What is read of an object to find out whose it is. A fence that is longer is read whole.
 PEEK_BYTES: Final = 4096
+# Numbers from here on are those of rewritten objects, which have names that are never chosen twice.
+REWRITTEN: Final = 1 << 63
+# The folders of marks: which logs there are can be listed without their objects.
+LOGS: Final = "logs"
+ENDED: Final = "ended"
 
 
 class LogKeys:
@@ -37,9 +47,19 @@ class LogKeys:
         self.log = f"{self.folder}/log"
         self.states = f"{self.folder}/state"
         self.answers = f"{self.folder}/taken"
+        self.rewritten = f"{self.folder}/rewritten"
+        self.maps = f"{self.folder}/map"
+        self.gone = f"{self.folder}/gone"
+        self.exists_mark = f"{LOGS}/{incarnation}"
+        self.ended_mark = f"{ENDED}/{incarnation}"
 
     def number(self, number: int) -> str:
+        if number >= REWRITTEN:
+            return f"{self.rewritten}/{number - REWRITTEN:016x}"
         return f"{self.log}/{number:012d}"
+
+    def map(self, number: int) -> str:
+        return f"{self.maps}/{number:08d}"
 
     def state(self, number: int) -> str:
         return f"{self.states}/{number:08d}"
@@ -52,6 +72,15 @@ def number_of(key: str) -> int:
     """The number at the end of a key; 0 if there is none."""
     name = key.rpartition("/")[2]
     return int(name) if name.isascii() and name.isdigit() else 0
+
+
+def rewritten_of(key: str) -> int:
+    """The number of a rewritten object; 0 if the key is none of one."""
+    name = key.rpartition("/")[2]
+    try:
+        return REWRITTEN + int(name, 16) if len(name) == 16 else 0
+    except ValueError:
+        return 0
 
 
 # -- fences
@@ -210,11 +239,13 @@ class LedgerNote(msgspec.Struct, array_like=True):
 
 
 class PlacesNote(msgspec.Struct, array_like=True):
-    """Where entries of a ledger lie: from `firsts[i]` on in the object `numbers[i]`."""
+    """Where entries of a ledger lie: from `firsts[i]` on in the object `numbers[i]`, in `sizes[i]` bytes."""
 
     ledger: int
     firsts: list[int]
     numbers: list[int]
+    # Empty if stored by a release that did not tell them.
+    sizes: list[int] = []
 
 
 class StateNote(msgspec.Struct, array_like=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from itertools import islice
 
 import httpx
 import pytest
@@ -74,7 +75,7 @@ async def test_a_destination_that_is_unknown_own_or_about_to_end_is_refused_with
     answer = await unload(asked, name, "nobody:8080")
     assert (answer.status_code, "no living broker nobody:8080" in answer.json()["reason"]) == (409, True)
     answer = await unload(asked, name, web(owner))
-    assert (answer.status_code, "that broker has it" in answer.json()["reason"]) == (412, True)
+    assert (answer.status_code, "has it already" in answer.json()["reason"]) == (412, True)
     await ending.broker.registry.drain()
     await until(lambda: asked.broker.registry.living()[ending.broker.registry.me.id].is_draining)
     answer = await unload(asked, name, web(ending))
@@ -140,6 +141,29 @@ async def test_a_split_by_the_number_of_topics_halves_them(cluster: Cluster) -> 
     first, last = bundle.edges
     (cut,) = [edge for text in boundaries if first < (edge := int(text, 16)) < last]
     assert sum(place < cut for place in places) == 2
+
+
+async def test_the_largest_and_the_hottest_bundle_are_split_by_those_words(cluster: Cluster) -> None:
+    asked, owner, third = cluster.nodes
+    # The largest is with one broker, and the one with the most traffic with another.
+    large = bundle_of(owner, topic_of(owner))
+    names = (TopicName.parse(f"persistent://public/default/n-{number}") for number in range(10_000))
+    for name in islice((name for name in names if large.holds(name)), 3):
+        await owner.publish(name, b"one")
+    busy = topic_of(third)
+    hot = bundle_of(third, busy)
+    await third.publish(busy, b"x" * 1000)
+    topic = third.broker.opened(busy)
+    assert topic is not None
+    topic.update_rates(1.0)
+    for word, bundle, at in (("LARGEST", large, owner), ("HOT", hot, third)):
+        answer = await asked.rest("PUT", f"namespaces/public/default/{word}/split")
+        assert (answer.status_code, web(at) in answer.headers["Location"]) == (307, True), answer.text
+        answer = await at.rest("PUT", f"namespaces/public/default/{word}/split")
+        assert answer.status_code == 204, answer.text
+        boundaries = (await asked.rest("GET", "namespaces/public/default/bundles")).json()["boundaries"]
+        first, last = bundle.edges
+        assert [edge for text in boundaries if first < (edge := int(text, 16)) < last], (word, boundaries)
 
 
 async def test_an_algorithm_that_is_configured_cuts_and_one_that_is_not_supported_is_refused() -> None:

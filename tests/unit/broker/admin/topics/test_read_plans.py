@@ -27,7 +27,7 @@ from anabranch.model.hidden_writes import WriteBatch
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
 from anabranch.storage.core.read_plan import TopicPlan, decode, position_text
-from anabranch.storage.port import FileRun
+from anabranch.storage.port import FileRun, ObjectRun
 from anabranch.wire.batch import messages
 from harness.simple_client import Client, Hidden
 from unit.broker.admin.conftest import NOW_MS, Rest, serving
@@ -189,6 +189,43 @@ async def test_a_segment_is_planned_before_and_after_it_is_sealed(tmp_path: Path
         assert sealed.end == sealed.log_end
 
 
+# -- a log in an object store
+
+
+async def test_a_plan_of_objects_leads_to_every_confirmed_entry(tmp_path: Path) -> None:
+    url = f"objects://{tmp_path}/objects"
+    at: list[Position] = []
+    for run in range(3):
+        async with on_files(tmp_path / "data", log_url=url) as rest:
+            at += await rest.publish(TOPIC, *[b"%d.%d" % (run, i) for i in range(40)])
+    async with on_files(tmp_path / "data", log_url=url) as rest:
+        await rest.publish(TOPIC, b"the last")
+        sent = [b"%d.%d" % (run, i) for run in range(3) for i in range(40)]
+        plan = await plan_of(rest)
+        assert payloads(plan) == [*sent, b"the last"]
+        assert [row for piece in pieces(plan) for row in piece.batch["value"].to_pylist()] == [
+            *sent,
+            b"the last",
+        ]
+        assert (plan.in_objects, plan.root, plan.end) == (True, url, plan.log_end)
+        assert plan.expires_in_ms > 60_000
+        part = await plan_of(rest, start=position_text(at[35]), end=position_text(at[77]))
+        assert payloads(part) == sent[35:77]
+        # A folder signs nothing: it is read as it is.
+        assert (await plan_of(rest, signed="true")).urls == ()
+        assert payloads(await plan_of(rest, signed="true", maxBytes="1"))[:1] == [b"0.0"]
+
+
+async def test_only_super_users_are_told_where_objects_are(tmp_path: Path) -> None:
+    config = BrokerConfig(log_url=f"objects://{tmp_path}/objects")
+    async with serving(MemoryMetadata(lambda: NOW_MS), config, authorizer=NobodySpecial()) as rest:
+        for query in ("", "?signed=true"):
+            assert "may not" in await rest.refused("GET", PATH + query, 403)
+    off = BrokerConfig(log_url=f"objects://{tmp_path}/objects", log_direct_reads_allowed=False)
+    async with serving(MemoryMetadata(lambda: NOW_MS), off) as rest:
+        assert "logDirectReadsAllowed" in await rest.refused("GET", f"{PATH}?signed=true", 403)
+
+
 # -- refusals
 
 
@@ -302,8 +339,32 @@ def test_runs_without_dropped_entries_hold_the_others_at_their_places(
     assert found == [(n, 10 * n, 10 * n + 1) for n in range(2, at) if n not in gone]
 
 
-async def test_a_plan_leaves_out_what_lost_and_stops_before_what_is_open(tmp_path: Path) -> None:
-    async with on_files(tmp_path) as rest:
+@given(
+    st.lists(st.integers(1, 6), min_size=1, max_size=4),
+    st.sets(st.integers(0, 30)),
+)
+def test_runs_of_objects_keep_their_places_without_dropped_entries(sizes: list[int], gone: set[int]) -> None:
+    """The reader finds the others among them."""
+    runs, at = [], 2
+    for object_, size in enumerate(sizes):
+        runs.append(ObjectRun(f"{object_}", at, at + size, 100, 10 * size))
+        at += size
+    dropped = [(run[1], run[2]) for run in EntryRuns.of((0, n, n + 1) for n in gone)]
+    left = without(runs, dropped)
+    found = [(run.key, n, run.offset, run.length) for run in left for n in range(run.first, run.end)]
+    expected = [
+        (run.key, n, run.offset, run.length)
+        for run in runs
+        for n in range(run.first, run.end)
+        if n not in gone
+    ]
+    assert found == expected
+
+
+@pytest.mark.parametrize("kind", ["files", "objects"])
+async def test_a_plan_leaves_out_what_lost_and_stops_before_what_is_open(tmp_path: Path, kind: str) -> None:
+    settings = {"log_url": f"objects://{tmp_path}/objects"} if kind == "objects" else {}
+    async with on_files(tmp_path / "data", **settings) as rest:
         producers = {
             letter: await rest.client.producer(TOPIC, hidden=Hidden("job", batch, letter * 32))
             for letter, batch in (("a", 0), ("b", 0), ("c", 1))
@@ -320,6 +381,23 @@ async def test_a_plan_leaves_out_what_lost_and_stops_before_what_is_open(tmp_pat
         assert plan.log_end == places[7]
         part = await plan_of(rest, start=position_text(places[1]), end=position_text(places[5]))
         assert payloads(part) == [b"3 a", b"4 a"]
+
+
+async def test_the_bytes_of_objects_count_once_however_many_entries_are_left_out(tmp_path: Path) -> None:
+    """They are read once: a plan is as long as without what is left out."""
+    async with on_files(tmp_path / "data", log_url=f"objects://{tmp_path}/objects") as rest:
+        a, b = [
+            await rest.client.producer(TOPIC, hidden=Hidden("job", 0, letter * 32)) for letter in ("a", "b")
+        ]
+        sent = [await (a, b)[n % 2].send(b"%d" % n) for n in range(60)]
+        await asyncio.gather(*sent)
+        await rest.broker.write_records.decide(WriteBatch("job", 0), ["a" * 32], [])
+        await (await rest.broker.topic(TopicName.parse(TOPIC))).hidden.reveal(WriteBatch("job", 0))
+        plan = await plan_of(rest)
+        size = sum({(run.file, run.offset): run.length for run in plan.runs}.values())
+        assert size < plan.size_bytes / 5
+        whole = await plan_of(rest, maxBytes=str(size + 1))
+        assert payloads(whole) == payloads(plan) == [b"%d" % n for n in range(0, 60, 2)]
 
 
 async def test_a_partition_that_was_there_before_its_topic_is_planned_under_the_topics_id(

@@ -694,3 +694,52 @@ async def test_subscriptions_beyond_the_maximum_are_refused_and_leave_nothing_be
     assert set(await topics.subscriptions(TOPIC)) == {"first"}
     # Those of the first one are welcome as ever.
     assert not (await peer.register(ORDERS, "b", subscription="first", consumer_id=3)).HasField("error")
+
+
+async def set_most(broker: Broker, **most: int) -> None:
+    await broker.resources.update_policies(
+        PUBLIC_DEFAULT, lambda found: msgspec.structs.replace(found, **most)
+    )
+
+
+@pytest.mark.parametrize("policy", ["max_consumers_per_topic", "max_consumers_per_subscription"])
+async def test_stream_consumers_are_counted_for_the_whole_topic(
+    broker: Broker, peer: Peer, policy: str
+) -> None:
+    """Each of four segments had one consumer, so that a limit of two was never reached."""
+    await topics_of(broker).create(TOPIC, 4)
+    await set_most(broker, **{policy: 2})
+    for number, name in enumerate("ab"):
+        assert not (await peer.register(ORDERS, name, number)).HasField("error")
+    refused = await peer.register(ORDERS, "c", 7)
+    assert refused.error == pb.ConsumerBusy
+    assert "reached max consumers limit" in refused.message
+    # Who is there may come again, and who leaves makes room.
+    assert not (await peer.register(ORDERS, "a", 8)).HasField("error")
+    closed = pb.CommandCloseConsumer(consumer_id=1, request_id=99)
+    peer.send(C(type=C.CLOSE_CONSUMER, close_consumer=closed))
+    await peer.receive(C.SUCCESS)
+    assert not (await peer.register(ORDERS, "c", 9)).HasField("error")
+
+
+async def test_another_subscription_counts_for_the_topic_and_not_for_the_first(
+    broker: Broker, peer: Peer
+) -> None:
+    await topics_of(broker).create(TOPIC, 2)
+    await set_most(broker, max_consumers_per_subscription=1)
+    assert not (await peer.register(ORDERS, "a", 1, subscription="first")).HasField("error")
+    assert not (await peer.register(ORDERS, "a", 2, subscription="second")).HasField("error")
+    await set_most(broker, max_consumers_per_topic=2, max_consumers_per_subscription=0)
+    assert (await peer.register(ORDERS, "a", 3, subscription="third")).error == pb.ConsumerBusy
+
+
+async def test_a_limit_of_a_segment_names_it_as_users_know_it(broker: Broker, peer: Peer) -> None:
+    (first,) = (await topics_of(broker).create(TOPIC)).layout.active
+    segment = first.topic(TOPIC)
+    await set_most(broker, max_producers_per_topic=1)
+    for number in (1, 2):
+        command = pb.CommandProducer(topic=str(segment), producer_id=number, request_id=number)
+        peer.send(C(type=C.PRODUCER, producer=command))
+    refused = (await peer.receive(C.ERROR)).error
+    assert refused.error == pb.ProducerBusy
+    assert refused.message == f"Topic 'segment 0 of {TOPIC}' reached max producers limit"

@@ -30,32 +30,48 @@ def told() -> Any:
 @pytest.fixture
 def past(told: Any) -> TopicPast:
     found = TopicPast()
-    found.take(told)
+    found.take(told, END_MS)
     return found
 
 
 def test_changes_are_new_once_and_stay_when_the_broker_forgot(told: Any) -> None:
     past = TopicPast()
     assert past.question == "since=0&layout="
-    fresh = past.take(told)
+    fresh = past.take(told, END_MS)
     assert {change.kind for change in fresh} == {"split", "merge"}
     before = {number: list(one.samples) for number, one in past.segments.items()}
     # Killed and back: no samples, no layout that is new, no decisions.
-    assert past.take(told | {"layout": None, "samples": {}, "decisions": []}) == []
-    assert past.take(told) == []
+    assert past.take(told | {"layout": None, "samples": {}, "decisions": []}, END_MS) == []
+    assert past.take(told, END_MS) == []
     assert {number: one.samples for number, one in past.segments.items()} == before
     assert past.count("split") + past.count("merge") == len(fresh)
     assert past.question.startswith(f"since={END_MS}&layout=1.")
 
 
+def test_what_the_store_dates_ahead_of_the_clock_counts_from_when_it_was_heard_of(told: Any) -> None:
+    """After `kill -9` the store's time stands ahead: the demo told of a merge 12 s before it could have been."""
+    whole = TopicPast()
+    changes = whole.take(told, END_MS)
+    heard_ms = max(change.at_ms for change in changes) - 12_000
+    past = TopicPast()
+    fresh = past.take(told, heard_ms)
+    assert max(change.at_ms for change in fresh) == heard_ms
+    assert max(one.created_ms for one in past.segments.values()) == heard_ms
+    assert max(at for at, _ in past.active_at()) <= heard_ms
+    # Neither new nor of another time when it is told again.
+    assert past.take(told, heard_ms + 1_000) == []
+    assert max(one.sealed_ms for one in past.segments.values()) == heard_ms
+
+
 def test_the_brokers_of_active_segments_are_counted_as_the_last_answer_has_them(told: Any) -> None:
     past = TopicPast()
-    past.take(told)
+    past.take(told, END_MS)
     assert past.active_by_owner() == {}
     numbers = [one.id for one in past.active]
-    past.take(told | {"owners": {str(number): f"127.0.0.1:{6660 + number % 2}" for number in numbers}})
+    owners = {str(number): f"127.0.0.1:{6660 + number % 2}" for number in numbers}
+    past.take(told | {"owners": owners}, END_MS)
     assert sum(past.active_by_owner().values()) == len(numbers)
-    past.take(told | {"owners": {str(numbers[0]): "127.0.0.1:6661"}})
+    past.take(told | {"owners": {str(numbers[0]): "127.0.0.1:6661"}}, END_MS)
     assert past.active_by_owner() == {"127.0.0.1:6661": 1}
 
 

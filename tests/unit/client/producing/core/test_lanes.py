@@ -18,6 +18,7 @@ from anabranch.client.producing.core.lanes import NOWHERE, Lane, Lanes, Routing,
 from anabranch.client.producing.core.last_ids import LastIds
 from anabranch.client.producing.core.runs import (
     ITEM_FIELDS,
+    ITEM_OVERHEAD_BYTES,
     BatchLimits,
     BatchRun,
     Item,
@@ -38,9 +39,12 @@ def at(hash16: int, number: int) -> Item:
 
 def add(lanes: Lanes, item: Item) -> SegmentId | None:
     """As a producer does it; the segment it went to, None if it waits."""
-    lane = lanes.find(item[1])
-    lane.items += item
-    lane.size += len(item[2])
+    number, hash32, encoded, receipt = item
+    lane = lanes.find(hash32)
+    lane.items += (number, hash32, receipt)
+    # In pieces, as producers have them.
+    lane.parts += (encoded[:1], encoded[1:], b"")
+    lane.size += len(encoded)
     return lane.segment if lane.segment != NOWHERE else None
 
 
@@ -62,7 +66,11 @@ def rows(run: MessageRun) -> list[Row]:
     if isinstance(run, WholeRun):
         return [(run.first, run.hash32, run.bucket_hash)]
     assert isinstance(run, BatchRun)
-    return [(number, hash32, hash32 & 0xFFFF) for number, hash32, _, _ in run.messages()]
+    messages = list(run.messages())
+    for index, (number, _, encoded, _) in enumerate(messages):
+        assert encoded == run.encoded(index) == b"m%d" % number
+    assert run.cost == sum(len(encoded) + ITEM_OVERHEAD_BYTES for _, _, encoded, _ in messages)
+    return [(number, hash32, hash32 & 0xFFFF) for number, hash32, _, _ in messages]
 
 
 def numbers(run: MessageRun) -> list[int]:

@@ -155,6 +155,10 @@ public final class BalancerClaims {
         status(412, () -> namespaces.splitNamespaceBundle(ns, bundle, false, null));
         status(412, () -> namespaces.splitNamespaceBundle(ns, last, false, "by_the_moon"));
         status(412, () -> namespaces.splitNamespaceBundle(ns, last, false, "specified_positions_divide"));
+        // The bundle with the most topics, and the one with the most traffic.
+        namespaces.splitNamespaceBundle(ns, "LARGEST", false, null);
+        namespaces.splitNamespaceBundle(ns, "HOT", true, "range_equally_divide");
+        same(before + 4, namespaces.getBundles(ns).getNumBundles());
         same(List.of("one"), receive(ns + "/t", 1));
     }
 

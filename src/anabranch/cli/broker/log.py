@@ -1,0 +1,187 @@
+"""`anabranch log gc|verify`: looks at a log in an object store, and changes nothing.
+
+Both read the topics' records in the metadata and the objects themselves, and need no broker. In a cluster brokers may
+go on meanwhile; a folder's metadata can only be opened while no broker serves it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anabranch.cli.parsing.broker_options import declare_config_file, declare_stores, settings
+from anabranch.cli.parsing.options import UsageError
+from anabranch.cli.render.dag import aligned
+
+if TYPE_CHECKING:
+    from anabranch.broker.config.config import BrokerConfig
+    from anabranch.metadata.port import MetadataStore
+    from anabranch.storage.object.medium import ObjectMedium
+    from anabranch.storage.port import LiveLedger
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    gc = actions.add_parser(
+        "gc",
+        help="show what of a log in an object store brokers would delete",
+        description="Lists all objects and says, for each broker's log, how much of it the topics want, what "
+        "brokers would delete after their delay, what they would rewrite, and what is garbage: objects that "
+        "nothing names. Deletes nothing: brokers do that by themselves.",
+    )
+    gc.add_argument("--dry-run", action="store_true", help="required: this command never deletes")
+    gc.add_argument("--list", action="store_true", help="name each object that would go")
+    verify = actions.add_parser(
+        "verify",
+        help="read everything back that topics want of a log in an object store",
+        description="Reads every object that holds entries which topics want, and checks each record. The exit code is "
+        "1 if an entry is missing or damaged; each is shown with its object and offset. This reads all of the log.",
+    )
+    for made, action in ((gc, "gc"), (verify, "verify")):
+        made.set_defaults(module="broker.log", action=action)
+        declare_stores(made)
+        made.add_argument("--data-dir", metavar="DIR", help="the folder of a broker without --metadata")
+        declare_config_file(made)
+        made.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.action == "gc" and not arguments.dry_run:
+        raise UsageError(
+            "brokers delete what nobody wants by themselves, and this command only shows it: use --dry-run"
+        )
+    config = settings(arguments).config
+    if not config.log_url or config.log_url.startswith("file:"):
+        raise UsageError("logUrl names no object store: use --log s3://bucket/prefix")
+    if not config.metadata_store_url and not Path(config.data_dir).is_dir():
+        raise UsageError(
+            f"there is no folder {config.data_dir}: name it with --data-dir, or a cluster with --metadata"
+        )
+    work = _gc if arguments.action == "gc" else _verify
+    return asyncio.run(work(config, arguments))
+
+
+async def _gc(config: BrokerConfig, arguments: argparse.Namespace) -> int:
+    from anabranch.storage.object.checking import LogChecker
+
+    async with _opened(config) as (metadata, medium):
+        checker = LogChecker(medium)
+        try:
+            logs = [one async for one in checker.survey(await _records(metadata))]
+        finally:
+            await checker.close()
+    if arguments.json:
+        print(json.dumps([asdict(one) for one in logs], indent=2))
+    else:
+        rows = [
+            (
+                one.incarnation,
+                one.state,
+                str(one.objects),
+                str(one.size),
+                str(one.wanted),
+                _sum(one.dead),
+                _sum(one.mostly_dead),
+                _sum(one.garbage),
+                str(one.fences),
+            )
+            for one in logs
+        ]
+        head = ("LOG", "STATE", "OBJECTS", "BYTES", "WANTED", "WOULD GO", "MOSTLY DEAD", "GARBAGE", "FENCES")
+        print("\n".join(aligned([head, *rows], left={0, 1})))
+        if arguments.list:
+            for one in logs:
+                for what, keys in (("would go", one.dead), ("garbage", one.garbage)):
+                    for key, size in keys:
+                        print(f"{what}: {key} ({size} bytes)")
+    errors = [error for one in logs for error in one.errors]
+    for error in errors:
+        print(f"anabranch: {error}", file=sys.stderr)
+    return 1 if errors else 0
+
+
+def _sum(keys: list[tuple[str, int]]) -> str:
+    return f"{len(keys)} ({sum(size for _, size in keys)} bytes)" if keys else "-"
+
+
+async def _verify(config: BrokerConfig, arguments: argparse.Namespace) -> int:
+    from anabranch.storage.object.checking import LogChecker, Verified
+
+    total = Verified()
+    async with _opened(config) as (metadata, medium):
+        checker = LogChecker(medium)
+        try:
+            async for incarnation, one in checker.verify(await _records(metadata)):
+                total.objects += one.objects
+                total.size += one.size
+                total.entries += one.entries
+                total.faults += one.faults
+                if not arguments.json:
+                    print(
+                        f"{incarnation}: {one.entries} entries in {one.objects} objects of {one.size} bytes"
+                    )
+                    for fault in one.faults:
+                        print(f"anabranch: {fault}", file=sys.stderr)
+        finally:
+            await checker.close()
+    if arguments.json:
+        print(json.dumps(asdict(total), indent=2))
+    else:
+        bad = f"{len(total.faults)} faults" if total.faults else "all of them can be read"
+        print(f"{total.entries} entries: {bad}")
+    return 1 if total.faults else 0
+
+
+async def _records(metadata: MetadataStore) -> list[LiveLedger]:
+    from anabranch.broker.catalog.resources import MANAGED_LEDGERS
+    from anabranch.storage.core.topic_record import TopicRecord, namespace_of
+
+    found: list[LiveLedger] = []
+    for path, stored in await metadata.scan(MANAGED_LEDGERS):
+        record = TopicRecord.decode(stored.value)
+        if not record.is_deleting:
+            found += record.live(path, namespace_of(path))
+    return found
+
+
+@contextlib.asynccontextmanager
+async def _opened(config: BrokerConfig) -> AsyncIterator[tuple[MetadataStore, ObjectMedium]]:
+    """The metadata and the object store that it names."""
+    from anabranch.broker.runtime import object_identity
+    from anabranch.broker.stores import object_medium, object_refusals
+
+    async with contextlib.AsyncExitStack() as stack:
+        metadata = await stack.enter_async_context(_metadata(config))
+        with object_refusals():
+            medium = object_medium(config.log_url)
+            stack.push_async_callback(medium.close)
+            await object_identity.check_belongs(metadata, medium)
+        with object_refusals():
+            yield metadata, medium
+
+
+@contextlib.asynccontextmanager
+async def _metadata(config: BrokerConfig) -> AsyncIterator[Any]:
+    if config.metadata_store_url:
+        from anabranch.broker.cluster_stores import metadata_of
+
+        async with metadata_of(config) as metadata:
+            yield metadata
+        return
+    from anabranch.broker.stores import lock_folder, opened_metadata
+
+    data = Path(config.data_dir)
+    lock = await lock_folder(data)
+    try:
+        async with opened_metadata(data) as (_, session):
+            yield session
+    finally:
+        os.close(lock)
