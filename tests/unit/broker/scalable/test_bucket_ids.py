@@ -485,6 +485,19 @@ async def test_how_full_the_batches_of_each_bucket_are_is_told(
     assert f"{PER_ENTRY}{{{labels}}} 5.0\n" in b"".join(page.pieces()).decode()
 
 
+@pytest.mark.parametrize("buckets", [1, 4])
+async def test_the_number_of_buckets_is_told_whether_consumers_share_the_segment_or_not(
+    cluster: Cluster, buckets: int
+) -> None:
+    topic = await segment(cluster, buckets=buckets)
+    page = Page()
+    lines = BucketLines(page, 'cluster="c"', per_topic=True)
+    lines.add('topic="t"', await opened(cluster, topic))
+    lines.finish()
+    found = b"".join(page.pieces()).decode()
+    assert f'anabranch_scalable_segment_entry_buckets{{topic="t"}} {buckets}\n' in found
+
+
 async def test_what_a_hidden_producer_does_not_stamp_is_counted_and_its_ids_are_not(cluster: Cluster) -> None:
     topic = await segment(cluster)
     hidden = Hidden("job", 0, "a" * 32)
