@@ -1,7 +1,7 @@
-"""`anabranch log gc|verify`: looks at a log in an object store, and changes nothing.
+"""`anabranch log gc|verify|tier`: looks at a log in an object store, or at what was moved there, and changes nothing.
 
-Both read the topics' records in the metadata and the objects themselves, and need no broker. In a cluster brokers may
-go on meanwhile; a folder's metadata can only be opened while no broker serves it.
+`gc` and `verify` read the topics' records in the metadata and the objects themselves, and need no broker. In a cluster
+brokers may go on meanwhile; a folder's metadata can only be opened while no broker serves it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,15 @@ def declare(parser: argparse.ArgumentParser) -> None:
         description="Reads every object that holds entries which topics want, and checks each record. The exit code is "
         "1 if an entry is missing or damaged; each is shown with its object and offset. This reads all of the log.",
     )
-    for made, action in ((gc, "gc"), (verify, "verify")):
+    tier = actions.add_parser(
+        "tier",
+        help="show which files of a log on disk were moved to an object store (logTierUrl)",
+        description="Compares the index files in the data folder with the objects: how many files were moved, "
+        "which objects are missing, and which ones no index file names. Changes nothing, needs no broker, and may run beside "
+        "one. The exit code is 1 if an object is missing or an index file is damaged, and with --verify if a record is.",
+    )
+    tier.add_argument("--verify", action="store_true", help="read all objects and check every record")
+    for made, action in ((gc, "gc"), (verify, "verify"), (tier, "tier")):
         made.set_defaults(module="broker.log", action=action)
         declare_stores(made)
         made.add_argument("--data-dir", metavar="DIR", help="the folder of a broker without --metadata")
@@ -59,6 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
             "brokers delete what nobody wants by themselves, and this command only shows it: use --dry-run"
         )
     config = settings(arguments).config
+    if arguments.action == "tier":
+        return asyncio.run(_tier(config, arguments))
     if not config.log_url or config.log_url.startswith("file:"):
         raise UsageError("logUrl names no object store: use --log s3://bucket/prefix")
     if not config.metadata_store_url and not Path(config.data_dir).is_dir():
@@ -138,6 +148,45 @@ async def _verify(config: BrokerConfig, arguments: argparse.Namespace) -> int:
         bad = f"{len(total.faults)} faults" if total.faults else "all of them can be read"
         print(f"{total.entries} entries: {bad}")
     return 1 if total.faults else 0
+
+
+async def _tier(config: BrokerConfig, arguments: argparse.Namespace) -> int:
+    from anabranch.broker.runtime.data_folder import LOG
+    from anabranch.broker.stores import object_medium, tier_refusals, tier_url
+    from anabranch.storage.on_disk.files import OsFiles
+    from anabranch.storage.tier.checking import survey, verify
+
+    if not config.log_tier_url:
+        raise UsageError(
+            "logTierUrl names no object store: nothing is moved (--config, or ANABRANCH_logTierUrl)"
+        )
+    root = Path(config.data_dir) / LOG
+    if not root.is_dir():
+        raise UsageError(f"there is no log in {config.data_dir}: name its folder with --data-dir")
+    entries, faults = 0, []
+    with tier_refusals():
+        medium = object_medium(tier_url(config))
+        found = await survey(OsFiles(), root, medium)
+        if arguments.verify:
+            async for _, count, wrong in verify(OsFiles(), root, medium):
+                entries += count
+                faults += wrong
+        await medium.close()
+    if arguments.json:
+        print(
+            json.dumps({**asdict(found), "entries": entries, "faults": list(map(asdict, faults))}, indent=2)
+        )
+    else:
+        print(f"{found.objects} files of {found.size} bytes in {config.log_tier_url.partition('?')[0]}")
+        for key, size in found.orphans:
+            print(f"no index file names {key} ({size} bytes)")
+        if arguments.verify:
+            print(f"{entries} entries: {f'{len(faults)} faults' if faults else 'all of them can be read'}")
+    told = [f"{key}: there is no such object" for key in found.missing]
+    told += [f"{path}: the index file is damaged" for path in found.damaged]
+    for fault in dict.fromkeys([*told, *map(str, faults)]):
+        print(f"anabranch: {fault}", file=sys.stderr)
+    return 1 if told or faults else 0
 
 
 async def _records(metadata: MetadataStore) -> list[LiveLedger]:
