@@ -113,10 +113,31 @@ def test_damage_is_told_with_its_object_and_offset_and_garbage_by_name(
     assert "garbage: " in shown.out
 
 
+def test_garbage_that_both_looks_prove_is_deleted_and_other_garbage_is_kept(
+    stores: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = objects(stores)
+    (folder,) = {path.parent.parent for path in before if path.parent.name == "log"}
+    mark = folder / "gone"
+    mark.write_bytes(folder.name.encode())
+    late = folder / "log" / "000000000099"
+    late.write_bytes(b"neither a commit nor a fence")
+    assert main(["log", "gc", "--delay", "0", "--json", *stores]) == 0
+    found = json.loads(capsys.readouterr().out)
+    # As if brokers had stored that the log is gone, and been killed then.
+    assert {str(path).rpartition("/wal/")[2] for path in before if path.is_relative_to(folder)} == {
+        key.partition("wal/")[2] for key, _ in found["deleted"]
+    }
+    assert [key.rpartition("/")[2] for key, _ in found["kept"]] == [late.name]
+    assert {path for path in objects(stores) if path.is_relative_to(folder)} == {mark, late}
+    assert main(["log", "gc", "--delay", "0", *stores]) == 0
+    assert "deleted: -" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("gc",), "use --dry-run"),
+        (("gc",), "logUrl names no object store"),
         (("gc", "--dry-run"), "logUrl names no object store"),
         (("verify", "--log", "file:///x"), "logUrl names no object store"),
         (("verify", "--log", "objects:///x", "--data-dir", "/nowhere"), "there is no folder /nowhere"),
