@@ -412,7 +412,7 @@ def test_every_command_takes_json_and_is_part_of_the_story() -> None:
     # Those want ZooKeeper: `tests/faults/test_zookeeper_cluster.py`.
     walked |= {"cluster init", "cluster status"}
     # Those read a log whose broker has stopped: `tests/unit/cli/broker/test_log.py`.
-    walked |= {"log gc", "log verify"}
+    walked |= {"log gc", "log verify", "log tier"}
     for path, options in leaves(build_parser(is_whole=True)):
         if path.split()[0] in ADMIN and path not in ENDLESS and path != "completion":
             assert "--json" in options, path

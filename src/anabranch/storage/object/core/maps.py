@@ -83,6 +83,13 @@ def rewritten_number(base: int, map_number: int, index: int, chance: int) -> int
     return base | (map_number & 0x3FFFFF) << 41 | (index & 0x1FF) << 32 | (chance & 0xFFFFFFFF)
 
 
+def is_proved_garbage(number: int, newest: int) -> bool:
+    """Whether a rewritten object that the map `newest` does not name can never be named: the map for which it was made,
+    by its number, exists, or others have passed it."""
+    made_for = number >> 41 & 0x3FFFFF
+    return 0 < made_for <= newest < 0x3FFFFF
+
+
 def namespaces_of(named: Mapping[int, str], numbers: Collection[int]) -> dict[int, str]:
     """The namespaces of those that exist."""
     return {number: namespace for number, namespace in named.items() if number in numbers}
