@@ -117,7 +117,8 @@ def _told(record: dict[str, Any], parent: int) -> str:
         for child in children
     )
     arrow = dag_view.glyphs_for(sys.stdout.encoding).arrow
-    return f"{parents} {arrow} {made}; {active} active segments" if made else f"{active} active segments"
+    left = f"{active} active segment{'' if active == 1 else 's'}"
+    return f"{parents} {arrow} {made}; {left}" if made else left
 
 
 def _buckets(segment: dict[str, Any]) -> str:

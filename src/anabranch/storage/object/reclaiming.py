@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from anabranch.model.position import Incarnation, LedgerId
+from anabranch.storage.core.judging import Judge
 from anabranch.storage.core.live import Liveness
 from anabranch.storage.object.core.objects import REWRITTEN, LogKeys, number_of, rewritten_of
 from anabranch.storage.object.ended_logs import EndedLogs
@@ -27,7 +28,6 @@ from anabranch.storage.object.other_log import OtherObjectLog
 from anabranch.storage.object.policy import ObjectLogPolicy
 from anabranch.storage.object.requests import CountingMedium, asked, create_settled
 from anabranch.storage.on_disk.fences import FinalStates
-from anabranch.storage.on_disk.judging import Judge
 from anabranch.storage.port import LiveLedger, Living, LogError
 
 log = logging.getLogger(__name__)
