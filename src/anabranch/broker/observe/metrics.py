@@ -489,6 +489,10 @@ _LOG_NAMES = {
     "confirmed_bytes": "anabranch_log_confirmed_bytes_total",
     "removed_files": "anabranch_log_removed_files_total",
     "rewritten_bytes": "anabranch_log_rewritten_bytes_total",
+    **{
+        f"tier_{name}": f"anabranch_log_tier_{name}_total"
+        for name in ("moved_files", "moved_bytes", "failures", "gets", "get_bytes", "deletes")
+    },
     "cache_bytes": "anabranch_cache_bytes",
     "cache_hits": "anabranch_cache_hits_total",
     "cache_misses": "anabranch_cache_misses_total",
