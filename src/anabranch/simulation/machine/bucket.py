@@ -63,6 +63,8 @@ class SimBucket:
         self._loop = loop
         self._chance = chance
         self._bucket = MemoryBucket()
+        # Objects that are in no list.
+        self._hidden: set[str] = set()
         # Of the objects that give space back, how many of each folder were created, and how many of all were deleted.
         self.space: Counter[str] = Counter()
 
@@ -86,8 +88,8 @@ class SimBucket:
         return created
 
     def hide(self, incarnation: Incarnation) -> None:
-        """No broker looks after this log."""
-        self._bucket.objects.pop(LogKeys(incarnation).exists_mark, None)
+        """No broker looks after this log, from now on or once it exists: nobody finds it."""
+        self._hidden.add(LogKeys(incarnation).exists_mark)
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> Buffer:
         data = await self._asked(lambda: self._bucket.objects.get(key))
@@ -102,7 +104,9 @@ class SimBucket:
         found = await self._asked(lambda: dict(self._bucket.objects))
         self._maybe_fail()
         return sorted(
-            (key, len(data)) for key, data in found.items() if key.startswith(f"{folder}/") and key > after
+            (key, len(data))
+            for key, data in found.items()
+            if key.startswith(f"{folder}/") and key > after and key not in self._hidden
         )
 
     async def delete(self, keys: Sequence[str]) -> None:

@@ -41,10 +41,10 @@ class Bystander:
 
     async def unreadable(self) -> list[str]:
         """Takes every topic over and reads it: what went wrong. The last thing that happens in a run."""
-        await self._log.start()
         if self._cluster.bucket is not None:
             # It is registered nowhere, so the brokers would take its log for that of one which has ended.
             self._cluster.bucket.hide(self._log.incarnation)
+        await self._log.start()
         metadata = await self._cluster.metadata.connect()
         ids, found = LedgerIds(metadata), []
         for path, _ in await metadata.scan(MANAGED_LEDGERS):
