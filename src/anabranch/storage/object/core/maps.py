@@ -13,7 +13,7 @@ every interleaving.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import msgspec
@@ -43,8 +43,10 @@ class MapNote(msgspec.Struct, array_like=True):
     scan_from: int
     # The log has ended, and all of its commits are in it.
     has_all: bool
-    # Objects that were not deleted yet, wanted or not, and their bytes.
-    sizes: dict[int, int]
+    # Objects that were not deleted yet, wanted or not, and their bytes: packed integers of 8 and 4 bytes. A map
+    # may have a million of them, and is read while other work waits.
+    objects: bytes
+    sizes: bytes
     # The namespaces of rewritten objects.
     namespaces: dict[int, str]
     ledgers: list[MappedLedger]
@@ -88,6 +90,6 @@ def is_proved_garbage(number: int, newest: int) -> bool:
     return 0 < made_for <= newest < 0x3FFFFF
 
 
-def namespaces_of(named: Mapping[int, str], numbers: Mapping[int, int]) -> dict[int, str]:
+def namespaces_of(named: Mapping[int, str], numbers: Collection[int]) -> dict[int, str]:
     """The namespaces of those that exist."""
     return {number: namespace for number, namespace in named.items() if number in numbers}
