@@ -189,16 +189,16 @@ async def test_a_disk_that_is_full_while_the_store_is_away_is_freed_once_it_is_b
     machine = TieredMachine(capacity=26 * FILE, local_bytes=1 << 40)
     machine.bucket.is_away = True
     store = await machine.boot()
-    await machine.write(store, [1], 1_300)
+    end = await machine.write_until_full(store, 1)
     await store.reclaim()
     assert not store.is_accepting
-    await check(store, 1, store.incarnation, 0, 1_300)
+    await check(store, 1, store.incarnation, 0, end)
     machine.bucket.is_away = False
     for _ in range(12):
         await store.reclaim()
         machine.now += 501
     assert store.is_accepting
-    await check(store, 1, store.incarnation, 0, 1_300)
+    await check(store, 1, store.incarnation, 0, end)
     await store.close()
 
 
