@@ -225,6 +225,8 @@ class FileLogStore:
                 local_bytes_max=self._local_bytes_max,
                 is_full=lambda: not self.is_accepting,
             )
+            moving = self._moving
+            self._upkeep.gives_way = lambda: moving.is_waiting
 
     def _local_bytes_max(self) -> int:
         """What the log may keep on its disk before files are moved."""

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 # Files of one job: a process costs some tenths of a second of processor time to start.
 _FILES_MAX: Final = 8
+# How long to wait for the turn: rewriting gives way after the job under way.
+_TURN_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,8 @@ class Moving:
         self._local_bytes_max = local_bytes_max
         self._is_full = is_full
         self.log_id = ""
+        # For the turn, which rewriting holds.
+        self.is_waiting = False
         # When orphans were first seen, and those of which something lives and that were told of.
         self._orphans: dict[str, int] = {}
         self._told: set[str] = set()
@@ -112,6 +116,9 @@ class Moving:
 
     async def _run(self) -> bool:
         await self._delete_garbage()
+        if not self._chosen() and not self._is_sweep_due():
+            self.failed = ""
+            return False
         async with self._turn() as lock:
             if lock is None:
                 return False
@@ -127,16 +134,24 @@ class Moving:
         if self._sharing is None:
             yield -1
             return
-        async with self._sharing.turn() as lock:
-            yield lock
+        self.is_waiting = True
+        try:
+            async with self._sharing.turn(_TURN_SECONDS) as lock:
+                self.is_waiting = False
+                yield lock
+        finally:
+            self.is_waiting = False
 
     # -- moving
 
-    async def _move(self, lock: int | None) -> bool:
+    def _chosen(self) -> tuple[int, ...]:
         excess = self._used_bytes() - self._reclaimer.doomed_bytes - self._local_bytes_max()
         local = [file for file in self._catalog.files.values() if file.is_rewritten and file.place is None]
         facts = self._reclaimer.known_facts(sorted(local, key=lambda one: (one.generation, one.path.name)))
-        ids = choose_moves(facts, excess, self._policy.small_bytes, is_full=self._is_full())
+        return choose_moves(facts, excess, self._policy.small_bytes, is_full=self._is_full())
+
+    async def _move(self, lock: int | None) -> bool:
+        ids = self._chosen()
         files = {str(self._catalog.files[one].path): self._catalog.files[one] for one in ids}
         if not files:
             self.failed = ""
@@ -160,6 +175,7 @@ class Moving:
             copy = await self._root.in_reader(load_rewritten_file, self._root.files, path)
             if copy is None or copy.place is None:
                 log.error("%s cannot be read back: the file that was moved stays", path)
+                self._reclaimer.damaged(sources[path])
                 continue
             await self._reclaimer.exchange([sources[path]], [copy])
             self.moved_files += 1
@@ -178,16 +194,19 @@ class Moving:
             return
         self._reclaimer.garbage[:] = [one for one in self._reclaimer.garbage if one not in keys]
 
-    async def _sweep(self) -> None:
-        """Looks for objects that no file here names. Called while no other process moves files."""
+    def _is_sweep_due(self) -> bool:
         now = self._clock_ms()
         is_due = self._swept_ms is None or now - self._swept_ms >= self._policy.sweep_seconds * 1000
         doubts = [
             since for since in self._orphans.values() if now - since >= self._policy.orphan_seconds * 1000
         ]
-        if not self._root.live.is_retained or not (is_due or doubts):
+        return self._root.live.is_retained and (is_due or bool(doubts))
+
+    async def _sweep(self) -> None:
+        """Looks for objects that no file here names. Called while no other process moves files."""
+        if not self._is_sweep_due():
             return
-        self._swept_ms = now
+        self._swept_ms = now = self._clock_ms()
         try:
             # Objects first: what is made meanwhile has its local file before.
             listed = dict(await self._tier.list(self.log_id))

@@ -259,18 +259,22 @@ class Reclaimer:
         scope: Callable[[LogFile], bool] = lambda _: True,
         rewriter: Rewriter | None = None,
         may_rewrite: bool = True,
-    ) -> None:
-        """Removes and rewrites until there is nothing left to do, those files that `scope` includes."""
+        gives_way: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Removes and rewrites until there is nothing left to do, those files that `scope` includes. False if it gave
+        way between two jobs, and there may be more to do."""
         await self._in_thread(self._unlink_doomed)
         while True:
             verdict = await self._in_thread(self._judge, is_thorough, scope)
             gone = [self._catalog.files[one] for one in verdict.remove if one in self._catalog.files]
             await self._remove(gone)
             if not verdict.rewrite or not may_rewrite:
-                return
+                return True
             ids = self._first_job(verdict.rewrite)
             if not ids or not await self._rewrite(ids, rewriter or self._rewriter):
-                return
+                return True
+            if gives_way():
+                return False
 
     def _judge(self, is_thorough: bool, scope: Callable[[LogFile], bool]) -> ReclaimVerdict:
         finished = [file for file in list(self._catalog.files.values()) if file.is_finished and scope(file)]

@@ -49,6 +49,8 @@ class DiskUpkeep:
         self._loading: asyncio.Task[None] | None = None
         self._reclaiming = asyncio.Lock()
         self._looked_at = 0.0
+        # Whether rewriting ends after the job under way, because moving waits for the turn.
+        self.gives_way: Callable[[], bool] = lambda: False
         # Set when something may have become dead.
         self.is_wanted = False
 
@@ -104,9 +106,13 @@ class DiskUpkeep:
                 await sharing.refresh()
                 await self._reclaimer.run(is_thorough=is_thorough, scope=sharing.is_own, may_rewrite=False)
             else:
-                await self._reclaimer.run(
-                    is_thorough=is_thorough, scope=sharing.is_ours, rewriter=self._rewriter_with(lock)
+                is_done = await self._reclaimer.run(
+                    is_thorough=is_thorough,
+                    scope=sharing.is_ours,
+                    rewriter=self._rewriter_with(lock),
+                    gives_way=self.gives_way,
                 )
+                self.is_wanted = self.is_wanted or not is_done
                 for incarnation in await sharing.remove_folders():
                     self._others.forget(incarnation)
         self.is_wanted = self.is_wanted or sharing.has_doubts

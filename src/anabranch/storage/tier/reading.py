@@ -7,6 +7,7 @@ checked as in a local file.
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
@@ -35,8 +36,14 @@ class FarReader:
         self._policy = policy
         self.blocks = BlockCache(medium, policy)
         self._readers: OrderedDict[int, _Reader] = OrderedDict()
+        # Until when the store is taken to be out of reach, on the loop's clock.
+        self._silent_until = 0.0
 
     async def read(self, wanted: FarEntries) -> list[Entry]:
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._silent_until:
+            # Not each of a thousand readers, and of checks that go through all topics, waits for it by itself.
+            raise MediumError("the object store of moved files did not answer a moment ago")
         self._ask_ahead(wanted)
         found: list[Entry] = []
         offsets, lengths = wanted.offsets, wanted.lengths
@@ -55,6 +62,7 @@ class FarReader:
                     f"{self._medium.url(key)} any more, to which a file of the log was moved"
                 ) from None
             except MediumError:
+                self._silent_until = loop.time() + self._policy.retry_seconds_max
                 if found:
                     break
                 raise

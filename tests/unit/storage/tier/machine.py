@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from anabranch.storage.object.policy import ObjectLogPolicy
 from anabranch.storage.on_disk.file_store import FileLogStore
 from anabranch.storage.on_disk.moving import TierPolicy
 from anabranch.storage.on_disk.rewrite import RewriteDone, RewriteJob, run_job
-from anabranch.storage.port import Buffer, LiveLedger
+from anabranch.storage.port import Buffer, LiveLedger, LogFullError
 from anabranch.storage.tier.copying import copy_files
 from anabranch.storage.tier.object_tier import ObjectTier
 from unit.storage.faulty_files import Disk, FaultyFiles
@@ -123,6 +124,23 @@ class TieredMachine:
         store.ask(self.living)
         store.retain([one for found in self.records.values() for one in found])
         return store
+
+    async def write_until_full(self, store: FileLogStore, ledger: int) -> int:
+        """How many entries the disk took."""
+        owner = Owner()
+        self.name(ledger, store.incarnation, 0, None)
+        writer = store.open_ledger(LedgerId(ledger), owner, NS, path_of(ledger))
+        with contextlib.suppress(LogFullError):
+            while True:
+                writer.append(text(ledger, writer.next_entry), 1)
+                if writer.next_entry % 10 == 0:
+                    await owner.until(writer.next_entry)
+                if writer.next_entry % 50 == 0:
+                    # So that the space is looked at.
+                    await store.reclaim()
+        await owner.until(writer.next_entry)
+        writer.close()
+        return writer.next_entry
 
     async def write(self, store: FileLogStore, ledgers: Sequence[int], entries: int) -> None:
         """Entries of all ledgers, in turns, so that they lie scattered; their records name them."""

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 import pytest
 
 from anabranch.model.position import LedgerId
-from anabranch.storage.core.tiered import TierError
+from anabranch.storage.core.tiered import FarEntries, TierError, TierPlace
 from anabranch.storage.object.medium import Created, MediumError
+from anabranch.storage.object.policy import ObjectLogPolicy
 from anabranch.storage.on_disk.moving import TierPolicy, choose_moves
 from anabranch.storage.on_disk.reclaim import FileFacts
 from anabranch.storage.port import Buffer, LogDamagedError, LogMissingError
+from anabranch.storage.tier.reading import FarReader
 from unit.storage.tier.machine import FILE, HOUR, Bucket, TieredMachine, check, path_of, text
 
 L1 = LedgerId(1)
@@ -187,16 +189,16 @@ async def test_a_disk_that_is_full_while_the_store_is_away_is_freed_once_it_is_b
     machine = TieredMachine(capacity=26 * FILE, local_bytes=1 << 40)
     machine.bucket.is_away = True
     store = await machine.boot()
-    await machine.write(store, [1], 1_300)
+    end = await machine.write_until_full(store, 1)
     await store.reclaim()
     assert not store.is_accepting
-    await check(store, 1, store.incarnation, 0, 1_300)
+    await check(store, 1, store.incarnation, 0, end)
     machine.bucket.is_away = False
     for _ in range(12):
         await store.reclaim()
         machine.now += 501
     assert store.is_accepting
-    await check(store, 1, store.incarnation, 0, 1_300)
+    await check(store, 1, store.incarnation, 0, end)
     await store.close()
 
 
@@ -225,6 +227,20 @@ async def test_publishing_and_recent_reads_go_on_while_the_store_is_away() -> No
     for ledger, incarnation in ((1, own), (2, store.incarnation)):
         await check(store, ledger, incarnation, 0, 600)
     await store.close()
+
+
+async def test_not_every_reader_waits_for_a_store_that_does_not_answer() -> None:
+    bucket = Bucket()
+    bucket.is_away = True
+    reader = FarReader(bucket, ObjectLogPolicy(retry_seconds=0.0, retry_seconds_max=60.0))
+    wanted = FarEntries(TierPlace("a", 100), 1, 0, [0], [40], 40)
+    with pytest.raises(MediumError, match="away"):
+        await reader.read(wanted)
+    gets = bucket.gets
+    with pytest.raises(MediumError, match="a moment ago"):
+        await reader.read(wanted._replace(ledger=2))
+    assert bucket.gets == gets > 1
+    await reader.close()
 
 
 async def test_a_missing_object_is_told_by_its_name_and_stops_its_ledger_only() -> None:
