@@ -98,7 +98,8 @@ async def _read(one: Waiting, count: Any, go: Event) -> None:
         await asyncio.to_thread(go.wait)
         while True:
             message = await consumer.receive()
-            await asyncio.sleep(one.service_s)
+            if one.service_s:
+                await asyncio.sleep(one.service_s)
             count.value += 1
             if count.value % one.ack_every == 0:
                 await consumer.ack_cumulative(message)

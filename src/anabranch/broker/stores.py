@@ -194,13 +194,20 @@ def _tier(config: BrokerConfig) -> Tier | None:
     if not config.log_tier_url:
         return None
     # Imported only if needed.
-    from anabranch.storage.object.medium import MediumError
     from anabranch.storage.object.policy import ObjectLogPolicy
     from anabranch.storage.tier.object_tier import open_tier
 
-    policy = ObjectLogPolicy(block_cache_bytes=2 * config.log_cache_bytes)
+    with tier_refusals():
+        return open_tier(tier_url(config), ObjectLogPolicy(block_cache_bytes=2 * config.log_cache_bytes))
+
+
+@contextlib.contextmanager
+def tier_refusals() -> Iterator[None]:
+    """An object store that files cannot be moved to is a StartError."""
+    from anabranch.storage.object.medium import MediumError
+
     try:
-        return open_tier(tier_url(config), policy)
+        yield
     except MediumError as error:
         raise StartError(f"cannot use logTierUrl: {error}") from error
 

@@ -43,6 +43,7 @@ def known(broker: BrokerProcess) -> BrokerProcess:
             "wrong classic is a classic topic, which has no segments; `anabranch topics migrate 'wrong classic'`",
         ),
         ("topics explain wrong-nothing", "does not exist"),
+        ("subscriptions reset wrong-scalable s 1:1", "move to earliest, latest or a time"),
         ("topics stats topic://wrong", "did you mean topic://public/default/wrong?"),
     ],
 )
@@ -66,6 +67,7 @@ def test_a_refusal_says_what_is_there_and_what_to_do(
         ("topics split t", "usage: anabranch topics split [OPTION ...] topic segment\n"),
         ("topics", "the following arguments are required: ACTION; `anabranch topics --help` lists them"),
         ("produce orders -m x -c zst", "choose from 'none', 'lz4'"),
+        ("topics grant-permission t joe", "[OPTION ...] --actions RIGHT,… topic role"),
         ("consume", "usage: anabranch consume [OPTION ...] [topic]\n"),
     ],
 )
@@ -147,3 +149,29 @@ def test_one_segment_is_one_segment(known: BrokerProcess, capfd: Capture) -> Non
     assert produce(known, "wrong-migrated", "-m", "x", "-q") == 0
     assert topics(known, "migrate", "wrong-migrated") == 0
     assert capfd.readouterr().out.endswith("; 1 active segment\n")
+
+
+def test_a_subscription_of_a_scalable_topic_moves_to_both_ends(known: BrokerProcess, capfd: Capture) -> None:
+    """`latest` was refused by a sentence that offered it."""
+    topic = "topic://public/default/wrong-ends"
+    url = ("--admin-url", known.admin_url)
+    assert produce(known, topic, "-m", "x", "-m", "y") == 0
+    assert main(["subscriptions", "create", topic, "s", "--start", "earliest", *url]) == 0
+    for where, waiting in (("latest", "0"), ("earliest", "2")):
+        assert main(["subscriptions", "reset", topic, "s", where, *url]) == 0
+        capfd.readouterr()
+        assert main(["subscriptions", "analyze-backlog", topic, "s", *url]) == 0
+        assert f"messages that wait: {waiting}," in capfd.readouterr().out
+
+
+def test_rights_are_granted_on_scalable_topics(known: BrokerProcess, capfd: Capture) -> None:
+    """The page of rights says so; the command was for classic topics only."""
+    for name in ("wrong-scalable", "topic://public/default/wrong-scalable"):
+        assert topics(known, "grant-permission", name, "joe", "--actions", "produce,consume") == 0
+        capfd.readouterr()
+        assert topics(known, "permissions", name) == 0
+        assert capfd.readouterr().out.split() == ["joe", "consume,", "produce"]
+        assert topics(known, "revoke-permission", name, "joe") == 0
+        capfd.readouterr()
+        assert topics(known, "permissions", name) == 0
+        assert capfd.readouterr().out == ""

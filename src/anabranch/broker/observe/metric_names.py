@@ -106,7 +106,7 @@ _SUBSCRIPTIONS: Final = {
     "anabranch_scalable_topic_consumers": _gauge(
         "Consumers of a scalable topic at this broker, by subscription and name: each counts once for all segments"
     ),
-    "anabranch_scalable_segment_entry_buckets": _gauge("Entry buckets of a segment that consumers share"),
+    "anabranch_scalable_segment_entry_buckets": _gauge("Entry buckets of a segment"),
     "anabranch_scalable_segment_sharers": _gauge("Consumers that share the segment by entry buckets"),
     "anabranch_scalable_segment_bucket_reassignments_total": _counter(
         "Entry buckets that were given to another consumer"

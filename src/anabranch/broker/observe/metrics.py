@@ -344,7 +344,6 @@ def _bucket_figures(subscription: Subscription) -> dict[str, float]:
     if not isinstance(dispatcher, EntryBucketDispatcher) or not dispatcher.consumers:
         return {}
     return {
-        "anabranch_scalable_segment_entry_buckets": dispatcher.bucket_count,
         "anabranch_scalable_segment_sharers": len(dispatcher.consumers),
         "anabranch_scalable_segment_bucket_reassignments_total": dispatcher.reassignments,
         "anabranch_scalable_segment_buckets_withheld": dispatcher.withheld,

@@ -9,6 +9,7 @@ import sys
 import time
 from typing import Any
 
+from anabranch.admin.rest import path_part
 from anabranch.cli.admin import peek
 from anabranch.cli.admin.entry_ids import entry_path
 from anabranch.cli.admin.rest import call
@@ -80,6 +81,12 @@ def run(arguments: argparse.Namespace, topic: TopicName) -> int:
         case "message":
             peek.show(url, [f"{path}/{entry_path(arguments.id)}"], is_json=arguments.json)
             return 0
+        case "permissions":
+            found = call(url, "GET", f"{path}/permissions")
+        case "grant-permission":
+            call(url, "POST", f"{path}/permissions/{path_part(arguments.role)}", arguments.actions)
+        case "revoke-permission":
+            call(url, "DELETE", f"{path}/permissions/{path_part(arguments.role)}")
         case "truncate":
             call(url, "DELETE", f"{path}/truncate")
         case "terminate":

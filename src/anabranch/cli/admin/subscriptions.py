@@ -237,9 +237,7 @@ def _scalable(arguments: argparse.Namespace, topic: TopicName) -> None:
         case "skip-all":
             call(url, "POST", f"{path}/skip-all")
         case "reset":
-            # All segments are moved to one time; there is no single message id for all of them.
-            when = 0 if arguments.where == "earliest" else _time(arguments.where)
-            call(url, "POST", f"{path}/seek?timestamp={when}")
+            _reset_scalable(url, path, arguments)
         case "skip":
             call(url, "POST", f"{one}/skip/{arguments.count}")
         case "expire":
@@ -253,6 +251,19 @@ def _scalable(arguments: argparse.Namespace, topic: TopicName) -> None:
         case other:
             raise UsageError(f"{other} is for subscriptions of classic topics; {topic} is scalable")
     show(found, is_json=arguments.json, view=view, done=_done(arguments, topic))
+
+
+def _reset_scalable(url: str, path: str, arguments: argparse.Namespace) -> None:
+    where: str = arguments.where
+    if where == "latest":
+        call(url, "POST", f"{path}/skip-all")
+        return
+    if where != "earliest" and _is_id(where):
+        raise UsageError(
+            "a scalable topic has a message id in each segment: its subscriptions move to earliest, latest or a time"
+        )
+    when = 0 if where == "earliest" else _time(where)
+    call(url, "POST", f"{path}/seek?timestamp={when}")
 
 
 _COUNTED = {"ENTRIES": "entries", "MESSAGES": "messages", "FIRST": "firstMessageId", "LAST": "lastMessageId"}

@@ -38,6 +38,7 @@ ANY_TOPIC = frozenset(
     {
         *("create", "delete", "stats", "subscriptions", "properties"),
         *("last-message-id", "find", "peek", "message", "truncate", "terminate"),
+        *("permissions", "grant-permission", "revoke-permission"),
     }
 )
 

@@ -42,7 +42,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """A line with what the command takes and a line with the mistake: forty options above it would hide it."""
         positionals = [one for one in self._actions if not one.option_strings]
-        words = " ".join(_shown(one) for one in positionals)
+        options = [one for one in self._actions if one.option_strings and one.required]
+        needed = [f"{one.option_strings[-1]} {_shown(one)}" for one in options]
+        words = " ".join([*needed, *map(_shown, positionals)])
         if "required" in message and any(isinstance(one, argparse._SubParsersAction) for one in positionals):
             message += f"; `{self.prog} --help` lists them"
         self.exit(

@@ -13,8 +13,9 @@ from typing import Final
 import msgspec
 
 from anabranch.storage.core import format as fmt
-from anabranch.storage.core.tiered import TierError, TierPlace
+from anabranch.storage.core.tiered import TIERED, TierError, TierPlace
 from anabranch.storage.on_disk.files import Files
+from anabranch.storage.on_disk.rewrite import SUFFIX
 
 # Holds the name of this log's folder in the object store, which no other log has.
 ID_FILE: Final = "tier"
@@ -95,3 +96,18 @@ def read_place(files: Files, path: Path) -> TierPlace | None:
         return _decode_place(data[fmt.RECORD_BYTES : record.size])
     except msgspec.MsgspecError:
         return None
+
+
+def rewritten_names(files: Files, root: Path) -> list[Path]:
+    """The rewritten files and index files of a log, in order. Blocking."""
+    found: list[Path] = []
+    folders = [root / "ledgers"]
+    while folders:
+        folder = folders.pop()
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            for name in files.list(folder):
+                if not name.endswith((SUFFIX, TIERED)):
+                    folders.append(folder / name)
+                elif not name.startswith("."):
+                    found.append(folder / name)
+    return sorted(found)

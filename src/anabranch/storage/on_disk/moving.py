@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Final
 
 from anabranch.storage.core import format as fmt
-from anabranch.storage.core.tiered import TIERED, Tier, TierJob, index_path, key_of, stem_of
+from anabranch.storage.core.tiered import Tier, TierJob, index_path, key_of, stem_of
 from anabranch.storage.on_disk.catalog import FooterIndex, LogFile
+from anabranch.storage.on_disk.index_files import rewritten_names
 from anabranch.storage.on_disk.log_root import LogRoot
 from anabranch.storage.on_disk.reclaim import FileFacts, Reclaimer, load_rewritten_file
-from anabranch.storage.on_disk.rewrite import SUFFIX
 from anabranch.storage.on_disk.sharing import Sharing
 from anabranch.storage.port import LogError
 
@@ -234,19 +234,8 @@ class Moving:
         return False
 
     def _names(self) -> set[str]:
-        """Rewritten files and index files, without their endings, as the disk has them: unusable ones count."""
-        found: set[str] = set()
-        root = self._root.path / "ledgers"
-        folders = [root]
-        while folders:
-            folder = folders.pop()
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                for name in self._root.files.list(folder):
-                    if not name.endswith((SUFFIX, TIERED)):
-                        folders.append(folder / name)
-                    elif not name.startswith("."):
-                        found.add(stem_of((folder / name).relative_to(root).as_posix()))
-        return found
+        """What rewritten files and index files are called, as the disk has them: unusable ones count."""
+        return {stem_of(path.name) for path in rewritten_names(self._root.files, self._root.path)}
 
     # -- figures
 
