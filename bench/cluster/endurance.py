@@ -24,8 +24,10 @@ BROKERS = 3
 BUNDLES = 4
 KEPT_TOPICS, BUSY_TOPICS = 20, 80
 KEPT_MESSAGES = 8_000
-# Until caches are full, and as much is on its way as hand-overs at this rate leave for the next round of upkeep.
+# Until caches are full, and as much is on its way as hand-overs at this rate leave for the next round of upkeep, which
+# is a minute later: on a fast machine that takes more than twice as many.
 FIRST_MOVES = 3_000
+FIRST_S = 75.0
 PACE_S = 0.5
 MEMORY_MAX, DISK_MAX, BASE_MAX = 1.10, 2.0, 1.05
 # A broker asks after the ledgers that it has given away every 60 s, and once more 10 s later.
@@ -123,9 +125,10 @@ class Moves:
         self._turn = 0
         self.count = 0
 
-    async def until(self, count: int) -> None:
-        """Moves bundles until so many topics have moved; each goes round the brokers."""
-        while self.count < count:
+    async def until(self, count: int, seconds: float = 0.0) -> None:
+        """Moves bundles until so many topics have moved, and for so long; each goes round the brokers."""
+        ends = time.monotonic() + seconds
+        while self.count < count or time.monotonic() < ends:
             bundle = self._bundles[self._turn % len(self._bundles)]
             target = self._targets[(self._turn // len(self._bundles) + self._turn) % len(self._targets)]
             self._turn += 1
@@ -147,7 +150,7 @@ async def _endure(cluster: Cluster, count: int, stable_s: float) -> tuple[Snapsh
             publisher.begin()
         await swarm.open(kept, pace_s=PACE_S, window=0, consumers=False)
         moves = Moves(cluster, swarm)
-        await moves.until(min(count, FIRST_MOVES))
+        await moves.until(min(count, FIRST_MOVES), FIRST_S if count > FIRST_MOVES else 0.0)
         before = await asyncio.to_thread(_settled, cluster, stable_s)
         began, first = time.monotonic(), moves.count
         await moves.until(first + count)
