@@ -26,6 +26,7 @@ LAYERS = [
     "columns",
     "metadata",
     "storage",
+    "tables",
     "controller",
     "client",
     "admin",
@@ -56,6 +57,7 @@ PURE_FOLDERS = [
     "storage/core",
     "storage/object/core",
     "supervisor/core",
+    "tables/core",
     "wire",
 ]
 # Compiles the kernels around it, and keeps what it made in a folder of the user's.
@@ -83,6 +85,7 @@ LOADED_LATE = {
         "spark/values/key_values.py",
         "spark/values/protobuf.py",
     ),
+    "tables/core/schema.py",
 }
 IMPURE = {"asyncio", "logging", "os", "random", "secrets", "socket", "threading", "time", "uuid"}
 
@@ -235,6 +238,7 @@ PLAIN = [
     "spark",
     "storage",
     "supervisor",
+    "tables",
     "wire",
 ]
 ODD_WORDS = re.compile(
