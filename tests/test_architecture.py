@@ -33,6 +33,7 @@ LAYERS = [
     "broker",
     "supervisor",
     "spark",
+    "table_writer",
     "blocking",
     "simulation",
     "pipelines",
@@ -85,7 +86,8 @@ LOADED_LATE = {
         "spark/values/key_values.py",
         "spark/values/protobuf.py",
     ),
-    "tables/core/schema.py",
+    *(f"tables/core/{name}.py" for name in ("rows", "schema", "statistics")),
+    *("tables/parquet.py", "tables/verify.py"),
 }
 IMPURE = {"asyncio", "logging", "os", "random", "secrets", "socket", "threading", "time", "uuid"}
 
@@ -238,6 +240,7 @@ PLAIN = [
     "spark",
     "storage",
     "supervisor",
+    "table_writer",
     "tables",
     "wire",
 ]
