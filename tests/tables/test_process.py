@@ -17,6 +17,9 @@ from harness.broker_process import BrokerProcess, until
 from spark.conftest import River
 from tables.test_writing import values_of
 
+# A writer that is started compiles kernels that are not compiled yet, at the lowest priority.
+START_S = 240.0
+
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
@@ -63,19 +66,20 @@ def has_rows(broker: BrokerProcess, river: River) -> bool:
     return seen is not None and seen.rows >= river.published
 
 
+@pytest.mark.timeout(600)
 def test_a_topic_that_a_policy_names_is_kept_as_a_table_through_kills(broker: BrokerProcess) -> None:
     river = River(broker, "orders")
     river.publish(100)
     broker.post("scalable/public/default/orders/table", "raw")
-    until(lambda: has_rows(broker, river))
+    until(lambda: has_rows(broker, river), START_S)
     for turn in range(4):
         river.publish(200)
         if turn == 1:
             river.split(0)
         (writer,) = until(lambda: writers(broker))
         os.kill(writer, signal.SIGKILL)
-        until(partial(has_another, broker, writer))
-        until(lambda: has_rows(broker, river))
+        until(partial(has_another, broker, writer), START_S)
+        until(lambda: has_rows(broker, river), START_S)
     seen = table_of(broker, river)
     assert seen is not None
     assert values_of(seen) == list(range(river.published))

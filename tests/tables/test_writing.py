@@ -18,7 +18,7 @@ import pytest
 from anabranch.client.transport.pool import Connections
 from anabranch.model.cut import Cut
 from anabranch.spark.driver.latest import Following
-from anabranch.table_writer.feed import TopicFeed
+from anabranch.table_writer.feed import TableFeed
 from anabranch.table_writer.settings import WriterSettings
 from anabranch.table_writer.topic_writer import TopicWriter
 from anabranch.tables.core.place import parse_place
@@ -55,7 +55,7 @@ def settings_of(river: River, folder: Path) -> WriterSettings:
 @asynccontextmanager
 async def writing(settings: WriterSettings, topic: str, **options: Any) -> Any:
     connections, following = Connections(settings.service_url), Following()
-    writer = TopicWriter(settings, TopicFeed(settings, connections, following, topic), **options)
+    writer = TopicWriter(settings, TableFeed(settings, connections, following, topic), **options)
     try:
         await writer.open()
         yield writer

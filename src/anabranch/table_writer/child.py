@@ -25,11 +25,14 @@ class ChildOrders(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str = "info"
 
 
+_decoded = msgspec.json.Decoder(ChildOrders).decode
+
+
 def main() -> int:
     line = sys.stdin.buffer.readline()
     if not line:
         return 0
-    orders = msgspec.json.decode(line, type=ChildOrders)
+    orders = _decoded(line)
     logging.basicConfig(
         level=getattr(logging, orders.log_level.upper(), logging.INFO),
         format="%(asctime)s %(levelname)s table-writer %(name)s: %(message)s",

@@ -21,6 +21,7 @@ from anabranch.spark.plan.plan import TopicView, lost, plan, reach_all
 from anabranch.spark.plan.selection import Choice
 from anabranch.spark.plan.task import Task
 from anabranch.table_writer.settings import WriterSettings
+from anabranch.wire import pulsar_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Stretch:
     gaps: tuple[Gap, ...]  # Messages that were to be read, and are gone.
 
 
-class TopicFeed:
+class TableFeed:
     """Call `open` first, `close` at the end."""
 
     def __init__(
@@ -68,6 +69,13 @@ class TopicFeed:
     @property
     def topic(self) -> str:
         return self._topic.topic
+
+    def schema(self, version: int | None) -> tuple[pb.Schema | None, int]:
+        """A version of the topic's schema, None for the latest; and its number. Blocking; not for the event loop."""
+        from anabranch.spark.values.analysed_schema import fetched
+
+        options = self._options
+        return fetched(options.service_url, self._topic.topic, version, options.timeout_s, options.security)
 
     async def next(self, start: Cut, *, may_lose: bool = False) -> Stretch:
         """What there is from that cut on.

@@ -14,21 +14,24 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from anabranch.admin import rest
 from anabranch.client.errors import TopicDeleted
 from anabranch.client.transport.pool import Connections
 from anabranch.errors import AnabranchError
 from anabranch.spark.driver.latest import Following
-from anabranch.table_writer.core.due import Due
-from anabranch.table_writer.feed import TopicFeed
+from anabranch.table_writer.core.due import NextCommit
+from anabranch.table_writer.feed import TableFeed
 from anabranch.table_writer.settings import WriterSettings
 from anabranch.table_writer.topic_writer import TopicWriter
 from anabranch.tables.core.merging import MergeRules
 from anabranch.tables.core.place import parse_place
 from anabranch.tables.store import check_creates_once, open_store
 from anabranch.tables.upkeep import tend
+
+if TYPE_CHECKING:
+    from anabranch.tables.core.schema import Mode
 
 log = logging.getLogger(__name__)
 
@@ -73,8 +76,8 @@ class _Kept:
     """One topic that is kept as a table."""
 
     topic: str
-    mode: str
-    due: Due
+    mode: Mode
+    due: NextCommit
     writer: TopicWriter | None = None
     work: asyncio.Task[None] | None = None
     error: str = ""
@@ -153,7 +156,7 @@ class TableWriterProcess:
                 log.info("%s is kept as a table, %s", topic, mode)
                 # Spread over the interval, so that many topics do not commit in one moment.
                 first_s = self.clock() + min(1.0, self.settings.commit_s) * self.chance.random()
-                self._kept[topic] = _Kept(topic, mode, Due(first_s))
+                self._kept[topic] = _Kept(topic, mode, NextCommit(first_s))
             else:
                 kept.is_wanted, kept.mode = True, mode
                 if kept.writer is not None:
@@ -206,7 +209,7 @@ class TableWriterProcess:
     async def _work(self, kept: _Kept) -> None:
         every_s = self.settings.commit_s
         if kept.writer is None:
-            feed = TopicFeed(self.settings, self._connections, self._following, kept.topic)
+            feed = TableFeed(self.settings, self._connections, self._following, kept.topic)
             writer = TopicWriter(self.settings, feed, kept.mode)
             try:
                 await writer.open()

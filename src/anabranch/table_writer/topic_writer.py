@@ -2,7 +2,7 @@
 
 Every step may fail or end the process. Before the commit nothing has happened; after it the table has these rows. The
 next step, of this process or another, begins at the cut that the table has then. A file that was written for a commit
-that did not happen is removed here, or by the sweep of whoever goes on.
+that did not happen is removed here, or by the sweep of the writer that goes on.
 """
 
 from __future__ import annotations
@@ -11,24 +11,30 @@ import asyncio
 import logging
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from anabranch.client.errors import TopicDeleted
 from anabranch.model.cut import Cut, MessagePosition
 from anabranch.model.resuming import DataLost
 from anabranch.model.segments import SegmentId
-from anabranch.spark.plan.task import Task
 from anabranch.table_writer.core.reached import cut_short, position_behind
-from anabranch.table_writer.feed import Stretch, TopicFeed, told
+from anabranch.table_writer.feed import Stretch, TableFeed, told
 from anabranch.table_writer.settings import WriterSettings
 from anabranch.tables.core.commit import NewFile
-from anabranch.tables.core.names import FileName, table_url
+from anabranch.tables.core.names import table_url
 from anabranch.tables.store import FolderTableStore
 from anabranch.tables.table import TableOwner, TopicTable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from anabranch.table_writer.decoding import Decoding
+    from anabranch.tables.core.schema import Mode
+    from anabranch.tables.parquet import DayFiles, WrittenFile
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +44,7 @@ READING_MAX_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepDone:
     """What a step did."""
 
     outcome: Outcome
@@ -50,13 +56,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    files: tuple[tuple[Any, Path], ...]  # Written files, and where they are.
+    files: tuple[WrittenFile, ...]
     cut: Cut
     rows: int
     bytes: int
     undecoded: int
     has_more: bool
-    schema: Any
+    schema: pa.Schema
 
 
 class TopicWriter:
@@ -65,8 +71,8 @@ class TopicWriter:
     def __init__(
         self,
         settings: WriterSettings,
-        feed: TopicFeed,
-        mode: Any = "raw",
+        feed: TableFeed,
+        mode: Mode = "raw",
         *,
         clock: Callable[[], float] = time.monotonic,
         check: Callable[[str], None] = lambda point: None,
@@ -77,6 +83,7 @@ class TopicWriter:
         # Called with the name of each point between two effects: tests end the process there.
         self._check = check
         self.mode = mode
+        self._decoding: Decoding | None = None
         self.table: TopicTable | None = None
 
     async def open(self) -> None:
@@ -90,7 +97,7 @@ class TopicWriter:
     async def close(self) -> None:
         await self._feed.close()
 
-    async def step(self) -> Step:
+    async def step(self) -> StepDone:
         """One commit, if there is anything to commit. Any error may be followed by another step."""
         table = self.table
         assert table is not None
@@ -104,16 +111,16 @@ class TopicWriter:
                 await asyncio.to_thread(table.refresh)
             raise
 
-    async def _step(self, table: TopicTable) -> Step:
+    async def _step(self, table: TopicTable) -> StepDone:
         stretch = await self._feed.next(table.cut)
         if stretch.end == stretch.start and table.version >= 0:
-            return Step("nothing")
+            return StepDone("nothing")
         try:
-            read = await asyncio.to_thread(self._read, stretch)
+            read = await asyncio.to_thread(self._read, table, stretch)
         except DataLost as error:
             log.warning("%s: %s", self._feed.topic, error)
             stretch = await self._feed.next(table.cut, may_lose=True)
-            read = await asyncio.to_thread(self._read, stretch)
+            read = await asyncio.to_thread(self._read, table, stretch)
             return await asyncio.to_thread(self._commit, table, stretch, read, str(error))
         hole = told(self._feed.topic, stretch.gaps) if stretch.gaps else ""
         return await asyncio.to_thread(self._commit, table, stretch, read, hole)
@@ -126,49 +133,56 @@ class TopicWriter:
             return self.table.store.drafts
         return Path(self._settings.drafts or tempfile.gettempdir())
 
-    def _read(self, stretch: Stretch) -> _Read:
-        from anabranch.columns.decode import SCHEMA_VERSION
+    def _read(self, table: TopicTable, stretch: Stretch) -> _Read:
         from anabranch.spark.task.read_slice import messages
         from anabranch.tables.core.rows import raw_rows
         from anabranch.tables.core.schema import RAW
-        from anabranch.tables.parquet import DayFiles
 
-        assert SCHEMA_VERSION
-        size = rows = undecoded = 0
-        finished: set[SegmentId] = set()
-        partly: dict[SegmentId, MessagePosition] = {}
-        deadline = self._clock() + READING_MAX_S
-        has_more = False
-        with DayFiles(self._drafts(), RAW) as files:
+        if self._decoding is not None:
+            self._decoding.refresh()
+        progress = _Progress(self._settings.commit_bytes, self._clock() + READING_MAX_S, self._clock)
+        with _Files(self._drafts(), table.schema or RAW, self._active_decoding()) as files:
             for task in stretch.tasks:
-                if has_more:
-                    break
+                segment = task.slice.segment
                 for batch in messages(task):
-                    found = raw_rows(batch, task.topic, task.slice.segment)
-                    files.add(task.slice.segment, found)
-                    rows += found.num_rows
-                    size += found.nbytes
-                    if size >= self._settings.commit_bytes or self._clock() >= deadline:
-                        partly[task.slice.segment] = _behind_last(batch)
-                        has_more = True
+                    if not files.add(segment, raw_rows(batch, task.topic, segment)):
+                        progress.has_more = True  # These rows need columns that this commit's files have not.
                         break
-                else:
-                    finished.add(task.slice.segment)
+                    progress.took(segment, batch, files.bytes)
+                    if progress.has_more:
+                        break
+                if progress.has_more:
+                    break
+                progress.finished.add(segment)
             self._check("read")
             written = files.finished()
         slices = [task.slice for task in stretch.tasks]
-        cut = cut_short(stretch.end, slices, frozenset(finished), partly) if has_more else stretch.end
-        return _Read(tuple((one, one.path) for one in written), cut, rows, size, undecoded, has_more, RAW)
+        cut = stretch.end
+        if progress.has_more:
+            cut = cut_short(stretch.end, slices, frozenset(progress.finished), progress.partly)
+        return _Read(
+            tuple(written), cut, files.rows, files.bytes, files.undecoded, progress.has_more, files.schema
+        )
 
-    def _commit(self, table: TopicTable, stretch: Stretch, read: _Read, hole: str) -> Step:
+    def _active_decoding(self) -> Decoding | None:
+        if self.mode != "decoded":
+            return None
+        if self._decoding is None:
+            from anabranch.table_writer.decoding import Decoding
+
+            self._decoding = Decoding(self._feed.schema)
+        return self._decoding
+
+    def _commit(self, table: TopicTable, stretch: Stretch, read: _Read, hole: str) -> StepDone:
         from anabranch.tables.core.statistics import delta_stats
 
         run = table.run + 1 if hole and table.version >= 0 else table.run
         adds: list[NewFile] = []
         self._check("written")
-        for file, path in read.files:
+        for file in read.files:
             name = table.name(file.day, "hot", run=run)
-            adds.append(NewFile(name, table.store.put(name.path, path), file.rows, delta_stats(file.bounds)))
+            size = table.store.put(name.path, file.path)
+            adds.append(NewFile(name, size, file.rows, delta_stats(file.bounds)))
             self._check("put")
         facts: dict[str, Any] = {"rows": read.rows, "from": stretch.start.encode().decode()}
         if read.undecoded:
@@ -187,16 +201,67 @@ class TopicWriter:
         if not is_done:
             table.store.remove(one.name.path for one in adds)
             table.refresh()
-            return Step("overtaken")
-        return Step("committed", read.rows, read.bytes, read.undecoded, read.has_more)
+            return StepDone("overtaken")
+        return StepDone("committed", read.rows, read.bytes, read.undecoded, read.has_more)
 
 
-def _behind_last(batch: Any) -> MessagePosition:
-    last = batch.num_rows - 1
-    ledger, entry, index = (
-        batch.column(name)[last].as_py() for name in ("ledger_id", "entry_id", "batch_index")
-    )
-    return position_behind(ledger, entry, index)
+class _Files:
+    """The files of one commit. Their columns are fixed with the first rows."""
+
+    def __init__(self, folder: Path, schema: pa.Schema, decoding: Decoding | None) -> None:
+        self._folder = folder
+        self._decoding = decoding
+        self._files: DayFiles | None = None
+        self.schema = schema
+        self.rows = self.bytes = self.undecoded = 0
+
+    def __enter__(self) -> _Files:
+        return self
+
+    def __exit__(self, *failed: Any) -> None:
+        if self._files is not None:
+            self._files.__exit__(*failed)
+
+    def add(self, segment: SegmentId, rows: pa.RecordBatch) -> bool:
+        """False if the rows need more columns: they belong into the next commit."""
+        from anabranch.tables.parquet import DayFiles, fitted_batch
+
+        undecoded = 0
+        schema = self.schema
+        if self._decoding is not None:
+            schema = self._decoding.schema_for(schema, rows)
+            if self._files is not None and schema != self.schema:
+                return False
+            rows, undecoded = self._decoding.rows(rows, schema)
+        elif rows.schema != schema:
+            rows = fitted_batch(rows, schema)
+        if self._files is None:
+            self.schema, self._files = schema, DayFiles(self._folder, schema)
+        self._files.add(segment, rows)
+        self.rows += rows.num_rows
+        self.bytes += rows.nbytes
+        self.undecoded += undecoded
+        return True
+
+    def finished(self) -> list[WrittenFile]:
+        return [] if self._files is None else self._files.finished()
 
 
-__all__ = ["FileName", "Mapping", "Sequence", "Step", "Task", "TopicWriter"]
+class _Progress:
+    """How far the slices of a commit were read."""
+
+    def __init__(self, bytes_max: int, deadline_s: float, clock: Callable[[], float]) -> None:
+        self._bytes_max = bytes_max
+        self._deadline_s = deadline_s
+        self._clock = clock
+        self.finished: set[SegmentId] = set()
+        self.partly: dict[SegmentId, MessagePosition] = {}
+        self.has_more = False
+
+    def took(self, segment: SegmentId, batch: Any, size: int) -> None:
+        """Takes note of a batch that was written, and of the bytes of the commit with it."""
+        last = batch.num_rows - 1
+        names = ("ledger_id", "entry_id", "batch_index")
+        ledger, entry, index = (batch.column(name)[last].as_py() for name in names)
+        self.partly[segment] = position_behind(ledger, entry, index)
+        self.has_more = size >= self._bytes_max or self._clock() >= self._deadline_s

@@ -190,6 +190,10 @@ def _by_segment(files: Sequence[Any]) -> Iterator[tuple[int, list[tuple[int, int
         yield segment, [(number, group) for _, number, group in places]
 
 
+def fitted_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    return fitted(pa.Table.from_batches([batch]), schema).combine_chunks().to_batches()[0]
+
+
 def fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """The rows with exactly those columns, wider or null where the table has them so."""
     columns = []

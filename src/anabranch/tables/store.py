@@ -1,4 +1,4 @@
-"""Where tables are kept: a folder of this machine, or an object store. Blocking; whoever writes tables has threads.
+"""Where tables are kept: a folder of this machine, or an object store. Blocking: table writers have threads.
 
 The one thing that all depends on is `create`: of several writers that create the same file, exactly one succeeds. A
 store that cannot do that is refused (`check_creates_once`).

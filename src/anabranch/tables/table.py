@@ -4,7 +4,7 @@
     table.refresh()
     table.commit(…)         # True, or False because another writer was faster: `refresh`, and begin again
 
-Whoever dies at any step leaves the table as it was, or as it was to become, and perhaps files that no version has;
+A writer that dies at any step leaves the table as it was, or as it was to become, and perhaps files that no version has;
 `sweep` removes these.
 """
 
@@ -188,7 +188,7 @@ class TopicTable:
         return True
 
     def _checkpoint(self) -> None:
-        """Written by whoever made the commit. If it is missing, opening the table takes longer, and that is all."""
+        """Written by the maker of the commit. If it is missing, opening the table takes longer, and that is all."""
         from deltalake.exceptions import DeltaError
 
         try:

@@ -36,7 +36,7 @@ NEEDED: Final = ("deltalake", "numba", "obstore", "pyarrow")
 
 
 def why_none(config: BrokerConfig) -> str | None:
-    """Why no table writer is to run here; None if one is. Empty if nobody wants one."""
+    """Why no table writer is to run here; None if one is. Empty if none is wanted."""
     if not config.tables_url or not config.tables_writer_enabled:
         return ""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
@@ -94,7 +94,7 @@ class TableProcess:
             began_s = loop.time()
             try:
                 code = await self._run_once()
-            except OSError as error:
+            except Exception as error:
                 log.error("the table writer cannot be started: %s", error)
             else:
                 log.warning("the table writer has ended with %s, and is started again", code)
@@ -106,7 +106,7 @@ class TableProcess:
             *(sys.executable, "-m", "anabranch.table_writer.child"),
             stdin=subprocess.PIPE,
             # A terminal sends Ctrl-C to the broker alone, which ends it in its order.
-            process_group=0,
+            start_new_session=True,
             env={**os.environ, "PYTHONPATH": _PATH},
         )
         self._process = process

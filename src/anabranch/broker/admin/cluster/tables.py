@@ -1,7 +1,7 @@
 """`/admin/v2/anabranch/tables`: which topics are kept as tables, and what their writer says of them.
 
-A topic is one if its policy, its namespace's or the configuration says so. Whoever writes tables asks for the list and
-reports to one broker, which keeps the reports in memory; any broker answers with the reports of all.
+A topic is one if its policy, its namespace's or the configuration says so. Table writers ask for the list and report
+to one broker, which keeps the reports in memory; any broker answers with the reports of all.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ inner = Routes("/inner/tables", needs=Needs.NOTHING, is_described=False)
 
 ANSWER_MAX_S: Final = 2.0
 MEDIA: Final = "application/msgpack"
+_decoded = msgspec.msgpack.Decoder(list[TableReport]).decode
 
 
 @routes.get("")
@@ -38,7 +39,7 @@ async def kept_as_tables(services: AdminServices) -> dict[str, Any]:
     asked = InnerRequest("GET", "/inner/tables/reports")
     for _, answer in await heard_from_others(services.elsewhere, asked, answer_max_s=ANSWER_MAX_S):
         if answer is not None and answer.is_success:
-            found = msgspec.msgpack.decode(answer.body, type=list[TableReport])
+            found = _decoded(answer.body)
             reports = {**{one.topic: one for one in found}, **reports}
     listed = [{"topic": str(name), "mode": mode} async for name, mode in _tables(services)]
     return {
