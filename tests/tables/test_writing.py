@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,6 +15,8 @@ import duckdb
 import pyarrow.dataset as ds
 import pytest
 
+from anabranch import blocking
+from anabranch.client.schema.schemas import JsonSchema
 from anabranch.client.transport.pool import Connections
 from anabranch.model.cut import Cut
 from anabranch.spark.driver.latest import Following
@@ -237,3 +239,48 @@ def test_duckdb_reads_a_table_by_its_files(river: River, tmp_path: Path) -> None
     ).fetchall()
     assert found[:2] == (100, sum(range(100)))
     assert found[2] == seen.files[0].day
+
+
+@dataclass
+class First:
+    a: int | None = None
+
+
+@dataclass
+class Second:
+    a: int | None = None
+    b: str | None = None
+
+
+@dataclass
+class Third:
+    a: str | None = None
+    b: str | None = None
+
+
+async def test_a_decoded_table_goes_on_through_changes_of_the_schema(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    river = River(broker, f"decoded-{next(_numbers)}")
+    settings = settings_of(river, tmp_path)
+    broker.put("namespaces/public/default/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
+
+    def send(*values: Any) -> None:
+        with blocking.connect(broker.url) as client:
+            producer = client.producer(river.topic, schema=JsonSchema(type(values[0])))
+            for value in values:
+                producer.post(value)
+            producer.flush()
+
+    await asyncio.to_thread(send, First(1), First(2))
+    await write_all(settings, river.topic, mode="decoded")
+    await asyncio.to_thread(send, Second(3, "x"))
+    await asyncio.to_thread(send, Third("text", "y"))
+    seen = await write_all(settings, river.topic, mode="decoded")
+    river.publish(1)  # Without a schema.
+    last = await write_all(settings, river.topic, mode="decoded")
+    river.close()
+    rows = [(row["a"], row["b"], row["undecoded"] is None) for row in rows_of(seen)]
+    assert rows == [(1, None, True), (2, None, True), (3, "x", True), (None, "y", False)]
+    assert last.rows == 5
+    assert verify_table(last).faults == []

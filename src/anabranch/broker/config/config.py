@@ -322,11 +322,13 @@ class BrokerConfig(BalancerConfig, frozen=True, kw_only=True, rename=spelled, fo
     tables_url: str = ""
     # Whether topics are tables where neither they nor their namespace say so.
     tables_default_mode: TableMode = "off"
-    # How often a topic with new messages is committed, and the most bytes of messages of a commit.
+    # How often a topic with new messages is committed.
     tables_commit_seconds: float = 60.0
+    # The most bytes of messages of a commit.
     tables_commit_bytes: int = 64 * MIB
-    # The most bytes of a merged file, and how long files stay that were merged into others.
+    # The most bytes of a merged file.
     tables_merge_bytes: int = 512 * MIB
+    # How long files stay that were merged into others.
     tables_retention_hours: int = 7 * 24
     # Whether `standalone` runs a writer. Elsewhere, `anabranch tables run` is one.
     tables_writer_enabled: bool = True

@@ -1,6 +1,6 @@
 """One commit of a table, as the Delta protocol has it: lines of JSON. Pure.
 
-Every commit has the table's properties, and these have the cut: see `docs/decisions/0036-topics-as-tables.md`. The
+Every commit has the table's properties, and these have the cut: see `docs/decisions/0038-topics-as-tables.md`. The
 protocol is the oldest that has them, reader version 1 and writer version 2.
 """
 
