@@ -50,6 +50,9 @@ def main() -> int:
         default=5.0,
         help="with --balanced: seconds a bundle may be without an owner in calm weather (more on a busy machine)",
     )
+    several.add_argument(
+        "--tier", action="store_true", help="files of the log move to an object store, here a folder"
+    )
     several.add_argument("--sabotage", action="store_true", help="lose data on purpose: the run must fail")
     recovering = commands.add_parser(
         "recovery", help="time to serve again after kill -9, against the log's size"
@@ -119,6 +122,7 @@ def main() -> int:
             folder,
             args.brokers,
             sabotage=args.sabotage,
+            has_tier=args.tier,
             owned_s_max=args.owned,
         )
         code = (cluster_balanced if args.balanced else cluster).run(options)

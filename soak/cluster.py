@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from soak import scalable
+from soak import scalable, tier
 from soak.cluster_process import METADATA, ClusterProcesses, stop_to_cut
 from soak.gaps import FaultMoment, receipt_times, table
 from soak.kill import Load, cut_tail, summary
@@ -72,6 +72,8 @@ class Options:
     settings: Mapping[str, object] = field(default_factory=dict)
     # Cuts the end off the log of each broker that is killed, which must not go unnoticed: it tests the judge.
     sabotage: bool = False
+    # Whether files of the log move to an object store. Sabotage deletes one of the objects then.
+    has_tier: bool = False
     # How long a bundle may be without an owner in calm weather, where that is judged.
     owned_s_max: float = 5.0
 
@@ -144,7 +146,7 @@ class Conductor:
         return name
 
     def kill_one(self, name: str, pid: int) -> None:
-        if self.options.sabotage:
+        if self.options.sabotage and not self.options.has_tier:
             stop_to_cut(pid)
             if files := self.cluster.log_files(pid):
                 cut_tail(files)
@@ -208,6 +210,8 @@ def run(options: Options, conducts: type[Conductor] = Conductor) -> int:
     """Returns the exit code: 0 if nothing was violated."""
     options.folder.mkdir(parents=True, exist_ok=True)
     settings = {**scalable.SETTINGS, **BROKER_SETTINGS, **options.settings}
+    if options.has_tier:
+        settings |= tier.settings(options.folder)
     cluster = ClusterProcesses(options.folder / "data", settings, brokers=options.brokers)
     load = Load(cluster, options.folder, options.seed)
     conductor = conducts(options, cluster, load)
@@ -227,6 +231,8 @@ def run(options: Options, conducts: type[Conductor] = Conductor) -> int:
         end_ms = time.monotonic_ns() // 1_000_000
         print(*conductor.judged(), beside.finish(load.judge.violations), sep="\n", flush=True)
         load.finish()
+        if options.has_tier:
+            _judge_tier(options, cluster, load)
         print(f"\n{len(conductor.faults)} faults, seed {options.seed}: {load.judge.figures()}")
         print(*table(receipt_times(load.workload, options.folder), conductor.faults, end_ms), sep="\n")
         for kind, count in conductor.refused.items():
@@ -237,3 +243,13 @@ def run(options: Options, conducts: type[Conductor] = Conductor) -> int:
         load.end()
         if cluster.is_running:
             cluster.kill()
+
+
+def _judge_tier(options: Options, cluster: ClusterProcesses, load: Load) -> None:
+    cluster.kill()
+    if options.sabotage and not tier.lose_one(options.folder):
+        print("nothing was moved, so nothing was lost on purpose", flush=True)
+    told, wrong = tier.faults(options.folder)
+    print(told, flush=True)
+    for one in wrong:
+        load.judge.violations.add(one)

@@ -123,7 +123,8 @@ def _line(results: Results, case: str, data: str, title: str) -> str:
 def cpu_table(results: Results) -> str:
     """How many rows one second of CPU processes.
 
-    Without disturbed runs: a worker of Spark that ends takes its CPU seconds along, and they seem to be others'.
+    Without disturbed runs: a worker of Spark that ends takes its CPU seconds along, and they seem to be others'. A case
+    of which no run was undisturbed has no line.
     """
     lines = [
         f"| case, k rows per CPU second | {' | '.join(TITLES.values())} | vs Kafka | vs Kafka, tuned |",
@@ -139,6 +140,8 @@ def cpu_table(results: Results) -> str:
                 ]
                 for system in TITLES
             }
+            if not found[OURS]:
+                continue
             ratios = [
                 f"{median(found[OURS]) / median(found[than]):.2f}x" if found[OURS] and found[than] else "-"
                 for than in (DEFAULT, TUNED)

@@ -55,7 +55,7 @@ def test_the_report_fits_the_window_and_needs_nothing_else(
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     seen = "[...document.querySelectorAll('svg')].filter((svg) => svg.getBoundingClientRect().width > 0)"
     # The river, three charts and the two marks of the legend: of each pair the one for this window.
-    assert page.evaluate(f"{seen}.length") == 6
+    page.until(f"{seen}.length == 6")
     # Every text of a picture lies within it, and is large enough to be read.
     outside = page.evaluate(
         f"""{seen}.flatMap((svg) => {{

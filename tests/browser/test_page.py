@@ -284,6 +284,44 @@ def test_topics_are_cards_in_a_narrow_window_and_fill_a_wide_one(
     )
 
 
+# Figures of tables that stick out of their cell or of their card.
+CUT = """[...document.querySelectorAll('.cards tbody tr > *, .topics td.number')].filter((one) => {
+    const box = one.getBoundingClientRect();
+    const card = one.closest('.card').getBoundingClientRect();
+    return box.width && (box.right > card.right || one.scrollWidth > one.clientWidth + 1);
+}).map((one) => one.outerHTML.slice(0, 80))"""
+
+
+@pytest.mark.parametrize("path", ["", "#/topics/public/default/full", "#/topics/public/default/wide"])
+def test_no_figure_is_cut_off_on_a_telephone(filled: BrokerProcess, opened: Opened, path: str) -> None:
+    """Of brokers, segments and subscriptions only the first columns were seen, and half a word of topics' last."""
+    page = opened(ui(filled, path), width=400, height=800)
+    shown = "[...document.querySelectorAll('.cards tbody tr')].filter((one) => one.offsetParent).length"
+    page.until(f"{shown} > 0")
+    assert page.evaluate(CUT) == []
+    assert page.evaluate("getComputedStyle(document.querySelector('.cards thead')).display") == "none"
+    page.resize(1400, 900)
+    assert page.evaluate("getComputedStyle(document.querySelector('.cards thead')).display") != "none"
+
+
+def test_sentences_of_brokers_have_rates_in_words_and_times_of_this_clock(
+    filled: BrokerProcess, opened: Opened
+) -> None:
+    page = opened(ui(filled))
+    told = page.evaluate("""(async () => {
+        const { sentence } = await import('/ui/format.js');
+        const { clock } = await import('/ui/format.js');
+        const at = new Date(); at.setMilliseconds(0);
+        const utc = at.toISOString().replace('T', ' ').slice(0, 19) + ' UTC';
+        return [
+            sentence('2 has bytesRateOut 2.5 MB/s, and 3 msgRateIn 1,200/s.'),
+            sentence(`cold until ${utc}.`) === `cold until ${clock(at.getTime(), true)}.`,
+            sentence('left alone until 2023-11-16 08:00:00 UTC.').includes('2023'),
+        ];
+    })()""")
+    assert told == ["2 has 2.5 MB/s out, and 3 1,200 msg/s in.", True, True]
+
+
 @pytest.mark.complains
 def test_a_topic_that_is_not_there_is_answered_with_the_command_that_makes_it(
     broker: BrokerProcess, opened: Opened

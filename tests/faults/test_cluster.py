@@ -201,11 +201,14 @@ def test_a_folder_is_served_by_one_broker_or_one_cluster(cluster: ClusterProcess
 def test_a_taken_port_is_one_line_and_exit_code_1(cluster: ClusterProcess, tmp_path: Path) -> None:
     other = ClusterProcess(tmp_path / "other", brokers=2)
     other.port = cluster.port
-    assert refused(other) == f"anabranch: port {cluster.port} on 127.0.0.1 is in use by another program\n"
+    hint = "; --port and --http-port choose others\n"
+    taken = f"anabranch: port {cluster.port} on 127.0.0.1 is in use by another program{hint}"
+    assert refused(other) == taken
     own = free_port()
     with socket.create_server(("127.0.0.1", own)):
         other = ClusterProcess(tmp_path / "other", {"brokersFirstPort": own - 1}, brokers=2)
-        assert refused(other) == f"anabranch: port {own} on 127.0.0.1 is in use by another program\n"
+        taken = f"anabranch: port {own} on 127.0.0.1 is in use by another program{hint}"
+        assert refused(other) == taken
 
 
 def test_a_listener_that_all_brokers_would_share_is_refused(tmp_path: Path) -> None:

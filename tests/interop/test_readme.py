@@ -64,7 +64,7 @@ def test_the_broker_that_the_readme_starts_ends_cleanly_with_ctrl_c(serving: Bar
 
 
 def test_what_was_produced_is_consumed(serving: BareShell) -> None:
-    shown = serving.run(the(".venv/bin/anabranch produce orders"))
+    shown = serving.run(the(".venv/bin/anabranch produce greetings"))
     assert "hello\n" in shown
     assert "1 message received" in shown
 
@@ -95,7 +95,7 @@ def test_every_block_of_the_readme_is_run_by_a_test() -> None:
     """Here, but for the two commands and for Spark's, which tests/spark runs."""
     run_here = [
         the(".venv/bin/anabranch standalone"),
-        the(".venv/bin/anabranch produce orders"),
+        the(".venv/bin/anabranch produce greetings"),
         the(".venv/bin/anabranch topics create --scalable"),
         the("import anabranch", language="python"),
         the("import pulsar", language="python"),

@@ -23,6 +23,7 @@ from anabranch.broker.runtime import data_folder, object_identity
 from anabranch.broker.runtime.listening import StartError
 from anabranch.broker.stores import (
     Stores,
+    check_untiered,
     file_log,
     lock_folder,
     make_folder,
@@ -166,6 +167,7 @@ class SharedObjects:
 
     @contextlib.asynccontextmanager
     async def opened(self, metadata: MetadataStore, config: BrokerConfig) -> AsyncIterator[LogStore]:
+        check_untiered(config)
         with object_refusals():
             medium, log = object_log(config)
             await object_identity.check_named(metadata, medium)

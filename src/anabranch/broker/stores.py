@@ -24,7 +24,9 @@ from anabranch.metadata.embedded import EmbeddedStore
 from anabranch.metadata.errors import StoreInUse
 from anabranch.metadata.port import MetadataStore, SessionState
 from anabranch.metadata.sqlite import SqliteMetadata
+from anabranch.storage.core.tiered import Tier
 from anabranch.storage.on_disk.file_store import FileLogStore
+from anabranch.storage.on_disk.moving import TierPolicy
 from anabranch.storage.port import LogStore
 
 if TYPE_CHECKING:
@@ -159,6 +161,7 @@ async def _log(
     is_shared: bool = False,
 ) -> LogStore:
     if config.log_url:
+        check_untiered(config)
         with object_refusals():
             medium, log = object_log(config, is_sole=not is_shared)
             await object_identity.check(metadata, medium, Path(config.data_dir))
@@ -168,7 +171,7 @@ async def _log(
 
 
 def file_log(config: BrokerConfig, *, brokers: int = 1, is_shared: bool = False) -> FileLogStore:
-    """The log in the folder `dataDir`."""
+    """The log in the folder `dataDir`. StartError if files of it are to be moved to a store that cannot be used."""
     return FileLogStore(
         Path(config.data_dir) / data_folder.LOG,
         clock_ms=now_ms,
@@ -178,8 +181,50 @@ def file_log(config: BrokerConfig, *, brokers: int = 1, is_shared: bool = False)
         page_cache_bytes=PAGE_CACHE_BYTES // brokers,
         disk_reserve_bytes=config.log_disk_reserve_bytes,
         disk_bytes_max=config.log_disk_bytes_max or None,
-        wal_bytes_max=WAL_BYTES_MAX // brokers,
+        # Each broker rewrites its own; what is moved is chosen among the files of all.
+        wal_bytes_max=min(WAL_BYTES_MAX, config.log_tier_local_bytes or WAL_BYTES_MAX) // brokers
+        if config.log_tier_url
+        else WAL_BYTES_MAX // brokers,
+        tier=_tier(config),
+        tier_policy=TierPolicy(config.log_tier_local_bytes, small_bytes=config.log_file_bytes // 8),
     )
+
+
+def _tier(config: BrokerConfig) -> Tier | None:
+    if not config.log_tier_url:
+        return None
+    # Imported only if needed.
+    from anabranch.storage.object.policy import ObjectLogPolicy
+    from anabranch.storage.tier.object_tier import open_tier
+
+    with tier_refusals():
+        return open_tier(tier_url(config), ObjectLogPolicy(block_cache_bytes=2 * config.log_cache_bytes))
+
+
+@contextlib.contextmanager
+def tier_refusals() -> Iterator[None]:
+    """An object store that files cannot be moved to is a StartError."""
+    from anabranch.storage.object.medium import MediumError
+
+    try:
+        yield
+    except MediumError as error:
+        raise StartError(f"cannot use logTierUrl: {error}") from error
+
+
+def tier_url(config: BrokerConfig) -> str:
+    """The URL of an object store, which a folder is as well."""
+    scheme, colon, rest = config.log_tier_url.partition(":")
+    return f"objects:{rest}" if scheme == "file" and colon else config.log_tier_url
+
+
+def check_untiered(config: BrokerConfig) -> None:
+    """StartError if files are to be moved of a log that has none."""
+    if config.log_tier_url:
+        raise StartError(
+            f"logUrl is {config.log_url.partition('?')[0]}, so the log has no files that could be moved: leave out "
+            "logTierUrl"
+        )
 
 
 def object_log(config: BrokerConfig, *, is_sole: bool = False) -> tuple[ObjectMedium, LogStore]:

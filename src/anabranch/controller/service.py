@@ -288,7 +288,8 @@ class ScalableTopics:
             raise OperationRefused(f"{segments} segments: a topic starts with 1 to {SEGMENTS_MAX}")
         if await self._classic.topics(topic):
             raise TopicExists(
-                f"a classic topic persistent://{topic.namespace}/{topic.local} exists; migrate it"
+                f"a classic topic persistent://{topic.namespace}/{topic.local} exists: `anabranch topics migrate "
+                f"{topic.namespace}/{topic.local}` makes it scalable"
             )
         generation = await self.records.new_generation()
         now_ms = await self.metadata.now_ms()

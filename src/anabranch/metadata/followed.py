@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from anabranch.metadata.errors import MetadataError, StoreClosed
@@ -14,6 +14,9 @@ log = logging.getLogger(__name__)
 
 # How long to wait before a read is repeated that the store refused.
 RETRY_S: Final = 0.2
+# How many records are read at the same time. One after the other, hundreds of changes at once, as when a broker dies,
+# would be followed so much later as the store's answers take.
+READ_AT_ONCE: Final = 64
 
 # What is called with the records that may have changed, by path; None for those that are gone.
 RecordsListener = Callable[[Mapping[str, Versioned | None]], None]
@@ -68,7 +71,7 @@ class FollowedRecords:
             if self._with_itself:
                 found[self._prefix] = await self._record(self._prefix)
         else:
-            found = {path: await self._record(path) for path in sorted(changes.paths)}
+            found = await self._records(changes.paths)
         self._known.difference_update(path for path, node in found.items() if node is None)
         self._known.update(path for path, node in found.items() if node is not None)
         self.whole_reads += changes.everything
@@ -77,6 +80,19 @@ class FollowedRecords:
         except Exception:
             # The next change is followed all the same.
             log.exception("a change below %s was not followed", self._prefix)
+
+    async def _records(self, paths: Iterable[str]) -> dict[str, Versioned | None]:
+        found: dict[str, Versioned | None] = {}
+        waiting = sorted(paths)
+        for first in range(0, len(waiting), READ_AT_ONCE):
+            some = waiting[first : first + READ_AT_ONCE]
+            # All of them have ended before the first failure is raised.
+            read = await asyncio.gather(*map(self._record, some), return_exceptions=True)
+            for path, node in zip(some, read, strict=True):
+                if isinstance(node, BaseException):
+                    raise node
+                found[path] = node
+        return found
 
     async def _record(self, path: str) -> Versioned | None:
         """None also for a folder, which has no value."""

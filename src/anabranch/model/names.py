@@ -238,6 +238,8 @@ def _check_local(name: TopicName) -> None:
 
 @lru_cache(maxsize=20_000)
 def _parse(text: str) -> TopicName:
+    if not isinstance(text, str):  # Applications may be without a type checker.
+        raise InvalidName(f"{text!r} is no name of a topic: give text")
     scheme, separator, rest = text.partition("://")
     if not separator:
         return _parse_short(text)
@@ -246,7 +248,8 @@ def _parse(text: str) -> TopicName:
         raise InvalidName(f"{text!r}: unknown domain {scheme!r}, expected one of {', '.join(Domain)}")
     parts = rest.split("/", 2)
     if len(parts) != 3:
-        raise InvalidName(f"{text!r} is not of the form {scheme}://tenant/namespace/topic")
+        hint = f"; did you mean {scheme}://{PUBLIC_DEFAULT}/{rest}?" if rest and len(parts) == 1 else ""
+        raise InvalidName(f"{text!r} is not of the form {scheme}://tenant/namespace/topic{hint}")
     namespace = NamespaceName(parts[0], parts[1])
     if domain is not Domain.SEGMENT:
         return TopicName(domain, namespace, parts[2])

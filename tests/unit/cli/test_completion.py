@@ -89,7 +89,7 @@ def test_zsh_reads_it_and_knows_the_words_of_a_place(script: Path, asked: str, e
         ("anabranch topics create t --par", ["--partitions"]),
         ("anabranch topics create ", []),
         ("anabranch stats --sort ", ["backlog", "in", "name", "out", "stored"]),
-        ("anabranch completion ", ["bash", "fish", "zsh"]),
+        ("anabranch completion ", ["bash", "fish", "topics", "zsh"]),
         ("anabranch tokens create --sec", ["--secret-key"]),
     ],
 )

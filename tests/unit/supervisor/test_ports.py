@@ -31,7 +31,7 @@ def refused(port: int) -> bool:
     try:
         listen(HOST, port).close()
     except StartError as error:
-        return str(error) == f"port {port} on {HOST} is in use by another program"
+        return str(error).startswith(f"port {port} on {HOST} is in use by another program")
     return False
 
 

@@ -33,8 +33,9 @@ log = logging.getLogger(__name__)
 SETTLE_S: Final = 1.0
 SETTLE_MAX_S: Final = 10.0
 SETTLE_LOOK_S: Final = 0.05
-# How many bundles a broker that is about to end hands over at the same time: the topics of each must be opened in time.
-LEAVING_AT_ONCE: Final = 4
+# How many bundles a broker that is about to end hands over at the same time. A broker ends within ten seconds; bundles
+# without topics take nothing but answers of the store and of brokers, and those with topics take turns (`HandOver`).
+LEAVING_AT_ONCE: Final = 16
 # How many bundles without an owner are assigned before a client asks for them.
 EAGER_MAX: Final = 4096
 # How long to wait before the leader looks again after the channel failed.
@@ -85,8 +86,9 @@ class BundleLeader:
         self._began_s = self._changed_s = 0.0
         # The brokers that have been there since this one started. Those of them that have gone are not about to come.
         self._seen: set[str] = set()
-        # The term for which bundles without an owner were assigned.
+        # The term for which bundles without an owner were assigned, and the task that does so.
         self._assigned_for = 0
+        self._assigning_all: asyncio.Task[None] | None = None
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._stops: list[Callable[[], None]] = []
 
@@ -105,7 +107,8 @@ class BundleLeader:
     async def close(self) -> None:
         for stop in self._stops:
             stop()
-        tasks = [task for task in (self._looking, *self._leaving.values()) if task is not None]
+        begun = (self._looking, self._assigning_all, *self._leaving.values())
+        tasks = [task for task in begun if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -144,7 +147,8 @@ class BundleLeader:
                 log.exception("looking after bundles failed")
 
     async def look(self) -> None:
-        """Repairs what is wrong, empties brokers that are about to end, assigns what has no owner."""
+        """Repairs what is wrong. Begins to empty brokers that are about to end, and to assign what has no owner: that
+        may take long, and repairs do not wait for it."""
         await self._settle()
         why = self._safe_mode.why()
         if why is not None:
@@ -163,9 +167,9 @@ class BundleLeader:
         for broker, registered in self._registry.living().items():
             if registered.is_draining and broker not in self._leaving:
                 self._begin_emptying(BrokerRun(broker, registered.run_id))
-        if why is None and self._assigned_for != self._leading.term:
-            await self._assign_all()
-            self._assigned_for = self._leading.term
+        if why is None and self._assigned_for != self._leading.term and self._assigning_all is None:
+            # Held in `_assigning_all` and cancelled by `close`.
+            self._assigning_all = asyncio.create_task(self._assign_for(self._leading.term))
 
     async def _settle(self) -> None:
         """Waits for other brokers that start at the same time as this one: else it would give everything to itself.
@@ -209,6 +213,22 @@ class BundleLeader:
             # The bundle has changed meanwhile, or no broker may have it: the next look sees.
             log.info("%s: not repaired: %s", repair.bundle, error)
 
+    async def _assign_for(self, term: int) -> None:
+        try:
+            await self._assign_all()
+            self._assigned_for = term
+        except AnabranchError as error:
+            log.warning("assigning bundles failed, trying again in %s s: %s", RETRY_S, error)
+            await asyncio.sleep(RETRY_S)
+        except Exception:
+            # A bug of ours; the next look tries again.
+            log.exception("assigning bundles failed")
+            return
+        finally:
+            self._assigning_all = None
+        if self._assigned_for != self._leading.term:
+            self.look_soon()
+
     async def _assign_all(self) -> None:
         """Assigns the bundles that have no owner, so that their first clients do not wait for it."""
         free = [
@@ -234,7 +254,9 @@ class BundleLeader:
 
         async def move(bundle: BundleName) -> None:
             async with gate:
-                await self._move_away(bundle, leaving)
+                # A leader that resigns, since it is about to end itself, leaves the rest to the next one.
+                if self.is_leader:
+                    await self._move_away(bundle, leaving)
 
         while is_living(leaving, self._owners.living) and self.is_leader:
             has = [now.bundle for now in self._states.fold.bundles.values() if now.to == leaving]

@@ -27,8 +27,10 @@ from anabranch.model.names import TopicName
 
 log = logging.getLogger(__name__)
 
-# How long a destination waits for a source that neither says anything nor lets go of a topic.
-SILENCE_MAX_S: Final = 5.0
+# How long a destination waits for a source that neither says anything nor lets go of a topic, and how often it looks
+# meanwhile. The bundle's clients wait as long, and the end of the change comes on top of it.
+SILENCE_MAX_S: Final = 3.0
+LOOKS: Final = 6
 # How often a source says how many topics are left.
 PROGRESS_S: Final = 1.0
 # How long to wait before a change or a call is tried again.
@@ -200,22 +202,23 @@ class BundleMoves:
 
     async def _until_released(self, duty: Duty) -> None:
         """Returns once the source has let go of the bundle, is gone, or has done nothing for too long."""
-        news = asyncio.Event()
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+        before, since_s = self._progress(duty), loop.time()
         self._news[news] = None
         try:
             while True:
-                before = self._progress(duty)
-                try:
-                    async with asyncio.timeout(self._silence_max_s):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._silence_max_s / LOOKS):
                         while self._must_wait(duty):
                             news.clear()
                             await news.wait()
-                    return
-                except TimeoutError:
-                    if self._progress(duty) == before:
-                        log.warning("%s: %s does not let go of it: it is taken", duty.bundle, duty.other)
                         return
-                    log.info("%s: %s is still handing it over", duty.bundle, duty.other)
+                if (now := self._progress(duty)) != before:
+                    log.debug("%s: %s is still handing it over", duty.bundle, duty.other)
+                    before, since_s = now, loop.time()
+                elif loop.time() - since_s >= self._silence_max_s:
+                    log.warning("%s: %s does not let go of it: it is taken", duty.bundle, duty.other)
+                    return
         finally:
             self._news.pop(news, None)
 

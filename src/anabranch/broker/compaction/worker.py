@@ -156,7 +156,11 @@ def main() -> None:
         # All other processes on this machine are more urgent.
         os.nice(10)
     compactor = new_compactor(keeps_keyless=_KEEP_KEYLESS in sys.argv[1:], is_large=is_large)
-    serve(compactor, sys.stdin.buffer, sys.stdout.buffer)
+    try:
+        serve(compactor, sys.stdin.buffer, sys.stdout.buffer)
+    except BrokenPipeError:
+        # The broker is gone. At once, since the interpreter would try to write the rest as it ends.
+        os._exit(0)
 
 
 if __name__ == "__main__":

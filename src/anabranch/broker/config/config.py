@@ -296,6 +296,11 @@ class BrokerConfig(BalancerConfig, frozen=True, kw_only=True, rename=spelled, fo
     # read in a second; 0 for the second: nothing is rewritten.
     log_object_rewrite_waste_bytes: int = 64 * MIB
     log_object_rewrite_bytes_per_second: int = 16 * MIB
+    # Where the oldest files of a log on disk go once it has more bytes there than the second says:
+    # `s3://bucket/prefix?endpoint=https://…`, with credentials from the environment, or `file:///folder`, another disk.
+    # No more than a quarter of what there is room for stays, and nothing that can be moved while the disk is full.
+    log_tier_url: str = ""
+    log_tier_local_bytes: int = 8 << 30
     log_file_bytes: int = 64 * MIB
     log_cache_bytes: int = 64 * MIB
     # Consumed entries that no retention keeps stay this long, or until a topic has this many bytes of them: a consumer

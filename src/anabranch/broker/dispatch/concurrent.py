@@ -266,7 +266,7 @@ class ConcurrentDispatcher(Dispatcher):
         left, entries = limits.burst_bytes, limits.burst_entries
         # Scattered entries are read one by one; a burst of them is many small reads.
         while left > 0 and entries > 0:
-            run = self._replay.take_run(self._room(entries))
+            run = self._next_run(self._room(entries))
             if run is None:
                 break
             batch = self._log.read_cached(run[:2], run[2], left)
@@ -278,6 +278,10 @@ class ConcurrentDispatcher(Dispatcher):
             if self.is_blocked or self._next_with_room() is None:
                 return
         self.wake_soon()
+
+    def _next_run(self, room: int) -> ReplayRun | None:
+        """The next entries to be read again; None: nothing more now."""
+        return self._replay.take_run(room)
 
     def _new_arrived(self, batch: EntryBatch) -> None:
         ledger, entries = batch
@@ -332,6 +336,7 @@ class ConcurrentDispatcher(Dispatcher):
             if consumer is None:
                 if self._is_stuck:
                     break
+                self._set_aside(ledger, (number, count, data))
                 done += 1
                 continue
             unacked = cursor.batches.get(at) if cursor.batches else None
@@ -383,6 +388,9 @@ class ConcurrentDispatcher(Dispatcher):
     def _route(self, at: Position, metadata: pb.MessageMetadata) -> AttachedConsumer | None:
         """The consumer for this entry. None: the entry has been set aside or, with `_is_stuck`, must be read again
         later."""
+
+    def _set_aside(self, ledger: int, entry: Entry) -> None:
+        """Called with each entry that `_route` has set aside."""
 
     def _release(self) -> None:
         """Moves entries that were set aside and can be sent now to the replay queue."""

@@ -27,12 +27,15 @@ from anabranch.broker.dispatch.chunks import BegunChunks
 from anabranch.broker.dispatch.concurrent import ConcurrentDispatcher
 from anabranch.broker.dispatch.consumer import AttachedConsumer
 from anabranch.broker.dispatch.every_bucket import Span, WaitingEntry
+from anabranch.broker.dispatch.kept import KeptBudget, KeptEntries
+from anabranch.broker.dispatch.replay import ReplayRun
 from anabranch.broker.errors import ConsumerBusyError
 from anabranch.broker.ports import EntryBatch
 from anabranch.model import buckets
 from anabranch.model.buckets import Splits
 from anabranch.model.position import Position
 from anabranch.model.segments import HashRange
+from anabranch.storage.port import Entry
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.stamps import stamp_of
 from anabranch.wire.subscription_types import KEY_SHARED
@@ -60,6 +63,10 @@ class BucketOwnership(Protocol):
     def reassignments(self) -> int:
         """How many times a bucket was given to another consumer."""
 
+    @property
+    def kept_budget(self) -> KeptBudget:
+        """Shared by the subscriptions of a broker."""
+
     def follow(self, tell: Callable[[OwnerNames], None]) -> Callable[[], None]:
         """Calls `tell` with the names, and again whenever they change; the result ends that."""
 
@@ -78,6 +85,7 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
         self._splits = ownership.splits
         self._queues = BucketQueues(len(self._splits) + 1, context.cursor.next)
         self._scan = BucketScan(self._queues.all, context.cursor.next)
+        self._kept = KeptEntries(ownership.kept_budget, len(self._queues.all))
         super().__init__(context)
         self._ownership = ownership
         self._names: OwnerNames = ()
@@ -88,8 +96,14 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
         self._is_scanning = False
         # Whether entries were acknowledged by consumers that did not have them.
         self._are_others_acked = False
-        # How many messages an entry has, by the last ones read.
+        # How many messages and bytes an entry has, by the last ones read.
         self._entry_messages = 1
+        self._entry_bytes = 1
+        # Whether the entries that have arrived were read from a file, and the bucket of the one that has just been put
+        # aside, or -1.
+        self._is_cold = False
+        self._was_cold = False
+        self._waits_in = -1
         self._all: Final = (0, len(self._splits))
 
     # -- consumers
@@ -127,6 +141,7 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
 
     def close(self) -> None:
         super().close()
+        self._kept.clear()
         self._stop()
 
     def _stop(self) -> None:
@@ -157,6 +172,7 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
             bucket.owner = owner
         self._scan = BucketScan(self._queues.all, self.read_at)
         self._chunks.clear()
+        self._kept.clear()
         self._barrier = None
 
     # -- who has what
@@ -166,6 +182,7 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
             # A consumer that comes back repeats acknowledgements of entries that wait here by now.
             self._are_others_acked = True
             self._queues.destine(at, None)
+            self._kept.take(at)
         super().acked(consumer, at)
 
     def acks_done(self) -> None:
@@ -176,6 +193,7 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
 
     def acked_below(self, at: Position) -> None:
         self._queues.drop_below(at)
+        self._kept.drop_below(at)
         super().acked_below(at)
 
     def _given_back(self, owner: AttachedConsumer, key_hash: int) -> None:
@@ -286,6 +304,7 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
         messages = max(1, metadata.num_messages_in_batch)
         one = WaitingEntry(at, span, messages)
         if not self._is_scanning:
+            self._waits_in = span[0]
             self._wait_again(at, span, messages)
             return
         if span == self._all and not self._scan.is_split:
@@ -303,6 +322,7 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
                 continue
             if bucket.is_following and len(bucket.aside) < aside_max:
                 self._queues.wait(number, one)
+                self._waits_in = span[0]
                 continue
             if bucket.is_following:
                 self._scan.pass_over(bucket, at)
@@ -336,6 +356,10 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
         return max(1, min(limits.held_per_consumer_max, limits.held_max // len(self._queues.all)))
 
     # -- reading
+
+    def _pump(self) -> None:
+        self._is_cold = False
+        super()._pump()
 
     def _release(self) -> None:
         collected = self._scan.collected_by_all()
@@ -372,15 +396,22 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
         return None
 
     def _burst(self, entries_max: int) -> int:
-        # Of batches, fewer entries can be sent than there is room for messages. What is read beyond that waits, and
-        # each entry that has waited is read again by itself.
-        return min(entries_max, 1 + self._room(entries_max * self._entry_messages) // self._entry_messages)
+        # Of batches, fewer entries can be sent than there is room for messages. What is read beyond that waits; it is
+        # read again by itself, entry by entry, unless there is room to keep it.
+        sendable = 1 + self._room(entries_max * self._entry_messages) // self._entry_messages
+        return min(entries_max, max(sendable, self._kept.room // self._entry_bytes if self._was_cold else 0))
+
+    def _read(self, at: Position, entries_max: int, then: Callable[[EntryBatch], None]) -> None:
+        self._is_cold = True
+        super()._read(at, entries_max, then)
 
     def _new_arrived(self, batch: EntryBatch) -> None:
         if batch[1]:
             self._entry_messages = max(1, sum(one[1] for one in batch[1]) // len(batch[1]))
+            self._entry_bytes = max(1, sum(len(one[2]) for one in batch[1]) // len(batch[1]))
             self._barrier = None
         self._is_scanning = True
+        self._was_cold = self._is_cold
         try:
             super()._new_arrived(batch)
         finally:
@@ -389,6 +420,27 @@ class EntryBucketDispatcher(ConcurrentDispatcher):
             self._scan.reached(self.read_at)
             if self._scan.is_split:
                 self.wake_soon()
+
+    def _set_aside(self, ledger: int, entry: Entry) -> None:
+        bucket, self._waits_in = self._waits_in, -1
+        if bucket >= 0 and self._is_cold:
+            self._kept.keep((ledger, entry[0]), entry, bucket)
+
+    def _next_run(self, room: int) -> ReplayRun | None:
+        return self._replay.take_run(room, self._kept)
+
+    def _pump_replay(self) -> None:
+        if not len(self._kept):
+            super()._pump_replay()
+            return
+        places = self._replay.take_those(self._kept, self._ctx.limits.burst_entries)
+        if not places:
+            super()._pump_replay()
+            return
+        # In the order of the log: those that are not kept come in their turn.
+        self._is_cold = True
+        self._deliver(places[0][0], [one for at in places if (one := self._kept.take(at)) is not None])
+        self.wake_soon()
 
     def _is_over_unacked(self) -> bool:
         return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from heapq import heapify, heappop, heappush
 
 from anabranch.model.position import Position
@@ -42,17 +42,30 @@ class ReplayQueue:
             heapify(self._heap)
         self._known.update(new)
 
-    def take_run(self, count_max: int) -> ReplayRun | None:
-        """Removes and returns the first run of consecutive entries, or None if the queue is empty."""
-        if not self._heap:
+    def take_run(self, count_max: int, without: Container[Position] = ()) -> ReplayRun | None:
+        """Removes and returns the first run of consecutive entries, as far as it has none of `without`. None if the
+        queue is empty or begins with one of these."""
+        if not self._heap or self._heap[0] in without:
             return None
         ledger, first = heappop(self._heap)
         self._known.discard((ledger, first))
         count = 1
         while count < count_max and self._heap and self._heap[0] == (ledger, first + count):
+            if self._heap[0] in without:
+                break
             self._known.discard(heappop(self._heap))
             count += 1
         return ledger, first, count
+
+    def take_those(self, which: Container[Position], count_max: int) -> list[Position]:
+        """Removes and returns the first entries, of one ledger, as long as they are some of `which`."""
+        found: list[Position] = []
+        while len(found) < count_max and self._heap and self._heap[0] in which:
+            if found and found[0][0] != self._heap[0][0]:
+                break
+            found.append(heappop(self._heap))
+            self._known.discard(found[-1])
+        return found
 
     def drop_below(self, at: Position) -> None:
         if self._heap and self._heap[0] < at:

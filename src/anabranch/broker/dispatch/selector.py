@@ -9,9 +9,8 @@ arrival.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from typing import Final, Protocol
+from collections.abc import Iterable
+from typing import Final, NamedTuple, Protocol
 
 from anabranch.broker.dispatch.consumer import AttachedConsumer
 from anabranch.broker.errors import ConsumerAssignError
@@ -22,6 +21,8 @@ from anabranch.wire.subscription_types import EXCLUSIVE, KEY_SHARED
 
 RING_POINTS: Final = 100
 _FAILOVER_POINTS: Final = 100
+# The size of the ring of these points.
+_RING: Final = 1 << 31
 # The most key ranges of one consumer: they are checked on the event loop.
 RANGES_MAX: Final = 8_192
 
@@ -248,25 +249,57 @@ def _ring_points(name: str, number: int) -> Iterable[int]:
     return (_ring_slot(f"{name}\0{number}\0{n}".encode()) for n in range(RING_POINTS))
 
 
-@lru_cache(maxsize=1024)
-def _failover_points(name: str) -> tuple[int, ...]:
-    # Cached, because it is called each time that any of the consumers joins or leaves.
-    return tuple(murmur3(f"{name}{n}".encode()) for n in range(_FAILOVER_POINTS))
+class FailoverOrder:
+    """The consumers of a Failover subscription in the order in which they become active.
 
-
-def pick_failover(consumers: Sequence[AttachedConsumer], topic: str, partition: int) -> AttachedConsumer:
-    """The active consumer: among those of the highest priority, in name order, by the partition; else by the topic's
-    name.
-
-    So the partitions of one topic spread over the consumers. Topics without partitions use a ring, so that a consumer
-    joining or leaving rarely changes which one is active.
+    The active consumer is, among those of the highest priority, in name order, the one of the partition; else it is
+    chosen by the topic's name. So the partitions of one topic spread over the consumers. Topics without partitions use
+    a ring, so that a consumer joining or leaving rarely changes which one is active. Who joins or leaves is not
+    compared with each of the others: there may be thousands.
     """
-    highest = min(consumer.priority for consumer in consumers)
-    candidates = sorted((c for c in consumers if c.priority == highest), key=lambda c: c.name)
-    if partition >= 0:
-        return candidates[partition % len(candidates)]
-    # The later of two consumers that share a point owns it, as in the reference.
-    ring = {point: consumer for consumer in candidates for point in _failover_points(consumer.name)}
-    points = sorted(ring)
-    at = bisect_left(points, murmur3(topic.encode()))
-    return ring[points[at] if at < len(points) else points[0]]
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self._topic_point = murmur3(topic.encode())
+        self._partition = partition
+        self._places: dict[AttachedConsumer, _Place] = {}
+        # Ascending, with the consumers beside them.
+        self._order: list[_Place] = []
+        self._consumers: list[AttachedConsumer] = []
+        self._joined = 0
+
+    def add(self, consumer: AttachedConsumer) -> None:
+        self._joined += 1
+        step = 0 if self._partition >= 0 else self._step_to(consumer.name)
+        place = self._places[consumer] = _Place(consumer.priority, step, consumer.name, self._joined)
+        at = bisect_left(self._order, place)
+        self._order.insert(at, place)
+        self._consumers.insert(at, consumer)
+
+    def remove(self, consumer: AttachedConsumer) -> None:
+        at = bisect_left(self._order, self._places.pop(consumer))
+        del self._order[at], self._consumers[at]
+
+    def _step_to(self, name: str) -> int:
+        """How far the first of its points lies behind that of the topic."""
+        return min(
+            (murmur3(f"{name}{n}".encode()) - self._topic_point) % _RING for n in range(_FAILOVER_POINTS)
+        )
+
+    def pick(self) -> AttachedConsumer | None:
+        """The active consumer; None if there is none."""
+        if not self._order:
+            return None
+        first = self._order[0]
+        if self._partition >= 0:
+            count = bisect_left(self._order, (first.priority + 1,))
+            return self._consumers[self._partition % count]
+        # The later of two consumers that share a point owns it, as in the reference.
+        return self._consumers[bisect_left(self._order, (first.priority, first.step + 1)) - 1]
+
+
+class _Place(NamedTuple):
+    priority: int
+    step: int
+    name: str
+    # Of consumers of one name, the order of arrival.
+    number: int

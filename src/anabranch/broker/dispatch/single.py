@@ -18,7 +18,7 @@ from anabranch.broker.dispatch.base import (
     metadata_of,
 )
 from anabranch.broker.dispatch.consumer import AttachedConsumer
-from anabranch.broker.dispatch.selector import KeyRanges, pick_failover
+from anabranch.broker.dispatch.selector import FailoverOrder, KeyRanges
 from anabranch.broker.dispatch.stamps import WantedHashes
 from anabranch.broker.errors import ConsumerBusyError
 from anabranch.broker.ports import EntryBatch
@@ -38,6 +38,7 @@ class SingleActiveDispatcher(Dispatcher):
         assert kind in (EXCLUSIVE, FAILOVER)
         self.kind = kind
         self.active: AttachedConsumer | None = None
+        self._order = FailoverOrder(context.topic, context.partition) if kind == FAILOVER else None
         # While set, dispatch waits for the previous active consumer's acknowledgements before the next one starts.
         self._switching: asyncio.TimerHandle | None = None
         # An Exclusive consumer may ask for some keys only; entries of other keys are skipped and stay unacknowledged.
@@ -62,6 +63,8 @@ class SingleActiveDispatcher(Dispatcher):
             self._only = KeyRanges()
             self._only.add(consumer)
         self.consumers.append(consumer)
+        if self._order is not None:
+            self._order.add(consumer)
         self._choose()
 
     def ready(self, consumer: AttachedConsumer) -> None:
@@ -70,6 +73,8 @@ class SingleActiveDispatcher(Dispatcher):
 
     def remove(self, consumer: AttachedConsumer) -> None:
         self.consumers.remove(consumer)
+        if self._order is not None:
+            self._order.remove(consumer)
         if consumer is not self.active:
             return
         if self.consumers:
@@ -85,9 +90,7 @@ class SingleActiveDispatcher(Dispatcher):
 
     def _choose(self) -> None:
         """Chooses the active consumer again."""
-        chosen = self.consumers[0]
-        if self.kind == FAILOVER:
-            chosen = pick_failover(self.consumers, self._ctx.topic, self._ctx.partition)
+        chosen = self.consumers[0] if self._order is None else self._order.pick()
         last, self.active = self.active, chosen
         if chosen is last:
             return

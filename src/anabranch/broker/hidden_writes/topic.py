@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from itertools import islice
+from typing import Any, Final, NamedTuple, Protocol
 
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.errors import NotAllowedError, NotReadyError
@@ -40,6 +41,8 @@ log = logging.getLogger(__name__)
 
 # The most attempts open at once in a topic: as many as a batch may have. All are in each stored state of the topic.
 ATTEMPTS_MAX = 200_000
+# The most attempts that one answer names: those of a topic are told in one turn of the event loop.
+ATTEMPTS_SHOWN_MAX: Final = 1_000
 
 # Drops attempts; returns the record after that.
 Drop = Callable[[WriteBatch, Iterable[str]], Awaitable[WriteRecord]]
@@ -167,49 +170,66 @@ class HiddenWrites:
         return 0 if self._held is None else max(0, self._now_ms() - self._held[1])
 
     def stats(self, *, with_names: bool) -> list[dict[str, Any]]:
-        """The open batches, for operators who want to know what readers wait for.
+        """The first open batches, for operators who want to know what readers wait for.
 
         Names are only for callers that may produce: with names a batch can be decided, and an attempt dropped.
         """
-        if not with_names:
-            attempts = self._hidden.attempts
-            return [
-                {"entries": sum(attempts[name].entries for name in names)}
-                for names in self._hidden.batches().values()
-            ]
-        return [
-            {
-                "write": batch.write,
-                "batch": batch.batch,
-                "attempts": [
-                    {
-                        "attempt": name,
-                        "entries": self._hidden.attempts[name].entries,
-                    }
-                    for name in names
-                ],
-            }
-            for batch, names in self._hidden.batches().items()
-        ]
+        attempts = self._hidden.attempts
+        found: list[dict[str, Any]] = []
+        left = ATTEMPTS_SHOWN_MAX
+        for batch in self._hidden.open_batches:
+            names = self._hidden.of_batch(batch)
+            if left <= 0:
+                break
+            if with_names:
+                told = [{"attempt": name, "entries": attempts[name].entries} for name in names[:left]]
+                found.append({"write": batch.write, "batch": batch.batch, "attempts": told})
+            else:
+                found.append({"entries": sum(attempts[name].entries for name in names)})
+            left -= len(names)
+        return found
 
-    def open_writes(self) -> list[OpenWrite]:
-        """The batches that have attempts here and are undecided as far as this topic knows."""
+    @property
+    def attempts_open(self) -> int:
+        return len(self._hidden.attempts)
+
+    def open_writes(
+        self, wanted: WriteBatch | None = None, attempts_max: int = ATTEMPTS_SHOWN_MAX
+    ) -> list[OpenWrite]:
+        """The batches that have attempts here and are undecided as far as this topic knows, or only the wanted one.
+
+        The one that readers wait for comes first, then those that came first, until they have so many attempts."""
         connected, held_s = self._producers.attempts, self.held_ms / 1000
-        stop = self._hidden.stop
+        holding = self._holding()
+        batches = self._first_batches(holding) if wanted is None else [wanted]
         found: list[OpenWrite] = []
-        for batch, names in sorted(self._hidden.batches().items()):
-            attempts = [self._hidden.attempts[name] for name in names]
-            is_holding = stop is not None and any(attempt.first == stop for attempt in attempts)
+        left = attempts_max
+        for batch in batches:
+            names = self._hidden.of_batch(batch)
+            if not names:
+                continue
+            if left <= 0:
+                break
             found.append(
                 OpenWrite(
                     batch,
-                    tuple(sorted(names)),
-                    entries=sum(attempt.entries for attempt in attempts),
+                    tuple(sorted(names[:left])),
+                    entries=sum(self._hidden.attempts[name].entries for name in names),
                     producers=len(connected.intersection(names)),
-                    held_s=held_s if is_holding else 0.0,
+                    held_s=held_s if batch == holding else 0.0,
                 )
             )
+            left -= len(names)
         return found
+
+    def _holding(self) -> WriteBatch | None:
+        """The batch that has the entry before which readers stop."""
+        first = self._hidden.first_open
+        return self._hidden.attempts[first].batch if first is not None else None
+
+    def _first_batches(self, holding: WriteBatch | None) -> list[WriteBatch]:
+        found = dict.fromkeys([holding] if holding is not None else [])
+        return list(found | dict.fromkeys(islice(self._hidden.open_batches, ATTEMPTS_SHOWN_MAX)))
 
     # -- opening
 

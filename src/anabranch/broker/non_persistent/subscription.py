@@ -13,7 +13,7 @@ from typing import Final
 from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.dispatch.base import BATCH_MESSAGES_MAX, messages_of, metadata_of
 from anabranch.broker.dispatch.consumer import AttachedConsumer, ConsumerLink
-from anabranch.broker.dispatch.selector import HashRing, KeyHalves, KeyRanges, Selector, pick_failover
+from anabranch.broker.dispatch.selector import FailoverOrder, HashRing, KeyHalves, KeyRanges, Selector
 from anabranch.broker.errors import ConsumerBusyError, NotAllowedError, NotReadyError, SubscriptionBusyError
 from anabranch.broker.policy.rate_bucket import Pace
 from anabranch.broker.ports import Done, LogReader
@@ -71,6 +71,7 @@ class NonPersistentSubscription:
         self._has_key_ring = has_key_ring
         # For Key_Shared, and for an Exclusive consumer that wants some keys only.
         self._selector: Selector | None = None
+        self._order = FailoverOrder(topic, partition)
         self._turn = 0
 
     def limit(self, consumers_max: int, paces: Sequence[Pace]) -> None:
@@ -102,6 +103,8 @@ class NonPersistentSubscription:
             self._selector.add(consumer)
         self.kind = consumer.kind
         self.consumers.append(consumer)
+        if consumer.kind == FAILOVER:
+            self._order.add(consumer)
         consumer.subscription = self
         consumer.is_open = True
         if consumer.kind in (EXCLUSIVE, FAILOVER):
@@ -111,11 +114,7 @@ class NonPersistentSubscription:
         last, self.active = self.active, None
         if self.consumers:
             is_failover = self.kind == FAILOVER
-            self.active = (
-                pick_failover(self.consumers, self.topic, self._partition)
-                if is_failover
-                else self.consumers[0]
-            )
+            self.active = self._order.pick() if is_failover else self.consumers[0]
             if is_failover and self.active is not last:
                 for consumer in self.consumers:
                     if consumer.is_ready:
@@ -138,6 +137,8 @@ class NonPersistentSubscription:
         self.consumers.remove(consumer)
         if self._selector is not None:
             self._selector.remove(consumer)
+        if consumer.kind == FAILOVER:
+            self._order.remove(consumer)
         self.messages_out_before += consumer.messages_out
         self.bytes_out_before += consumer.bytes_out
         if self.kind in (EXCLUSIVE, FAILOVER):

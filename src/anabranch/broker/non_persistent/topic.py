@@ -218,10 +218,14 @@ class NonPersistentTopic:
 
     def _check_limits(self, request: pb.CommandSubscribe, *, is_new: bool) -> None:
         limits, topic = self._limits, str(self.name)
-        present = sum(len(one.consumers) for one in self.subscriptions.values())
+        present = (
+            sum(len(one.consumers) for one in self.subscriptions.values()) if limits.consumers_max else 0
+        )
         limits.check_consumer(topic, present, request.subType)
         if is_new and request.durable:
-            durable = sum(one.is_durable for one in self.subscriptions.values())
+            durable = (
+                sum(one.is_durable for one in self.subscriptions.values()) if limits.subscriptions_max else 0
+            )
             # Any consumer may create it, whatever policy says of auto-creation: nothing is stored that an operator
             # would have to manage.
             limits.check_new_subscription(topic, request.subscription, durable, is_by_use=False)

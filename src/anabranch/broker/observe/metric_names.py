@@ -106,7 +106,7 @@ _SUBSCRIPTIONS: Final = {
     "anabranch_scalable_topic_consumers": _gauge(
         "Consumers of a scalable topic at this broker, by subscription and name: each counts once for all segments"
     ),
-    "anabranch_scalable_segment_entry_buckets": _gauge("Entry buckets of a segment that consumers share"),
+    "anabranch_scalable_segment_entry_buckets": _gauge("Entry buckets of a segment"),
     "anabranch_scalable_segment_sharers": _gauge("Consumers that share the segment by entry buckets"),
     "anabranch_scalable_segment_bucket_reassignments_total": _counter(
         "Entry buckets that were given to another consumer"
@@ -218,6 +218,18 @@ _LOG: Final = {
     "anabranch_log_commits_total": _counter("Commits written and synced"),
     "anabranch_log_removed_files_total": _counter("Files removed"),
     "anabranch_log_rewritten_bytes_total": _counter("Bytes copied to free the space around them"),
+    "anabranch_log_tier_objects": _gauge("Files of the log that were moved to an object store"),
+    "anabranch_log_tier_bytes": _gauge("Bytes of them"),
+    "anabranch_log_tier_orphans": _gauge("Objects there that no index file names, as of the last look"),
+    "anabranch_log_tier_moved_files_total": _counter("Files moved"),
+    "anabranch_log_tier_moved_bytes_total": _counter("Bytes moved"),
+    "anabranch_log_tier_failures_total": _counter(
+        "Attempts to move files that failed; the files stay on the disk"
+    ),
+    "anabranch_log_tier_gets_total": _counter("Requests for parts of moved files"),
+    "anabranch_log_tier_get_bytes_total": _counter("Bytes of moved files that were read"),
+    "anabranch_log_tier_deletes_total": _counter("Requests that delete moved files"),
+    "anabranch_log_tier_cache_bytes": _gauge("Bytes of moved files in memory"),
     "anabranch_log_object_puts_total": _counter("Requests to the object store that create an object"),
     "anabranch_log_object_gets_total": _counter("Requests to the object store that read"),
     "anabranch_log_object_lists_total": _counter("Requests to the object store that list"),

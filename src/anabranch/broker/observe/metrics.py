@@ -351,7 +351,6 @@ def _bucket_figures(subscription: Subscription) -> dict[str, float]:
     if not isinstance(dispatcher, EntryBucketDispatcher) or not dispatcher.consumers:
         return {}
     return {
-        "anabranch_scalable_segment_entry_buckets": dispatcher.bucket_count,
         "anabranch_scalable_segment_sharers": len(dispatcher.consumers),
         "anabranch_scalable_segment_bucket_reassignments_total": dispatcher.reassignments,
         "anabranch_scalable_segment_buckets_withheld": dispatcher.withheld,
@@ -497,6 +496,10 @@ _LOG_NAMES = {
     "confirmed_bytes": "anabranch_log_confirmed_bytes_total",
     "removed_files": "anabranch_log_removed_files_total",
     "rewritten_bytes": "anabranch_log_rewritten_bytes_total",
+    **{
+        f"tier_{name}": f"anabranch_log_tier_{name}_total"
+        for name in ("moved_files", "moved_bytes", "failures", "gets", "get_bytes", "deletes")
+    },
     "cache_bytes": "anabranch_cache_bytes",
     "cache_hits": "anabranch_cache_hits_total",
     "cache_misses": "anabranch_cache_misses_total",

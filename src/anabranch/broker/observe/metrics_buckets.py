@@ -1,4 +1,4 @@
-"""Figures of segments with several entry buckets, for Prometheus."""
+"""Figures of segments and their entry buckets, for Prometheus."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Final
 
 from anabranch.broker.observe.metrics_page import Page
 from anabranch.broker.topic.topic import Topic
-from anabranch.model.names import NamespaceName
+from anabranch.model.names import Domain, NamespaceName
 
+BUCKETS: Final = "anabranch_scalable_segment_entry_buckets"
 PER_ENTRY: Final = "anabranch_scalable_segment_messages_per_entry"
 UNSTAMPED: Final = "anabranch_scalable_unstamped_entries_total"
 
@@ -26,6 +27,8 @@ class BucketLines:
 
     def add(self, labels: str, topic: Topic) -> None:
         """Adds a topic; `labels` are the topic's."""
+        if self._per_topic and topic.name.domain is Domain.SEGMENT:
+            self._page.add(BUCKETS, labels, 1 if topic.stamps is None else len(topic.stamps.fill))
         if topic.stamps is None:
             return
         fill = topic.stamps.fill

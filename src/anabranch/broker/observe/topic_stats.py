@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final
 
 from anabranch.broker.observe.subscription_stats import subscription_stats
 from anabranch.broker.policy.written_time import written_time
@@ -15,6 +17,11 @@ from anabranch.broker.topic.topic import Topic
 from anabranch.model.position import Position
 from anabranch.storage.port import LogError
 from anabranch.wire.extensions import WRITE, WRITE_ATTEMPT, WRITE_BATCH
+
+# The most runs of acknowledged entries that the answer about a topic names, those of all cursors together. A consumer
+# may leave a million of them.
+RUNS_SHOWN_MAX: Final = 10_000
+_SUBSCRIPTIONS_A_TURN: Final = 200
 
 _ACCESS_MODES = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
 # Counted by Pulsar and not here: there are no transactions, no tiers, no system topics in between.
@@ -71,20 +78,26 @@ async def full_topic_stats(topic: Topic) -> dict[str, Any]:
     with contextlib.suppress(LogError):  # An unreadable entry is reported to its readers.
         if topic.log.entries:
             last_ms = await topic.log.published_at(topic.log.last) or 0
-    return {**topic_stats(topic), "lastPublishTimeStamp": last_ms}
+    return {**await topic_stats(topic), "lastPublishTimeStamp": last_ms}
 
 
-def topic_stats(topic: Topic) -> dict[str, Any]:
+async def topic_stats(topic: Topic) -> dict[str, Any]:
+    """In turns: a topic may have thousands of subscriptions."""
     publishing = topic.publishing
-    subscriptions = {name: subscription_stats(s) for name, s in topic.subscriptions.items()}
+    subscriptions: dict[str, dict[str, Any]] = {}
+    behind: dict[str, int] = {}
+    for n, (name, one) in enumerate(list(topic.subscriptions.items()), 1):
+        subscriptions[name] = subscription_stats(one)
+        behind[name] = one.backlog() if subscriptions[name]["msgBacklog"] else 0
+        if n % _SUBSCRIPTIONS_A_TURN == 0:
+            await asyncio.sleep(0)
     rate_in, throughput_in = topic.rates_in
     size, entries = topic.log.size_bytes, topic.log.entries
     slowest = min((s.next for s in topic.subscriptions.values()), default=topic.log.end)
     backlog_bytes = size * topic.log.count(slowest, topic.log.end) // entries if entries else 0
     for name, figures in subscriptions.items():
         # Entries of a topic differ in size; only their mean is known without reading them.
-        behind = topic.subscriptions[name].backlog() if figures["msgBacklog"] else 0
-        figures["backlogSize"] = size * behind // entries if entries else 0
+        figures["backlogSize"] = size * behind[name] // entries if entries else 0
     return {
         **NEVER_COUNTED,
         "msgRateIn": rate_in,
@@ -151,6 +164,7 @@ async def add_earliest(topic: Topic, stats: dict[str, Any]) -> None:
 
 def internal_stats(topic: Topic, *, for_producer: bool = True) -> dict[str, Any]:
     log, record = topic.log, topic.log.topic_record
+    shown = _ShownRuns()
     ledgers = []
     for ledger in record.ledgers:
         is_open = ledger.id == log.ledger
@@ -177,15 +191,16 @@ def internal_stats(topic: Topic, *, for_producer: bool = True) -> dict[str, Any]
         "lastConfirmedEntry": _shown(log.last),
         "state": "Terminated" if topic.is_sealed else "LedgerOpened",
         "ledgers": ledgers,
-        "cursors": {name: _cursor(s) for name, s in topic.subscriptions.items()},
+        "cursors": {name: _cursor(s, shown) for name, s in topic.subscriptions.items()},
         "schemaLedgers": [],
-        # This field is not Pulsar's: the batches that readers wait for.
+        # These fields are not Pulsar's: the first batches that readers wait for, and how many attempts there are.
         "hiddenWrites": topic.hidden.stats(with_names=for_producer),
+        "hiddenAttempts": topic.hidden.attempts_open,
         "compactedLedger": {**topic.compaction.ledger_stats(), "underReplicated": False},
     }
 
 
-def _cursor(subscription: Subscription) -> dict[str, Any]:
+def _cursor(subscription: Subscription, shown: _ShownRuns) -> dict[str, Any]:
     dispatcher, cursor = subscription.dispatcher, subscription.cursor
     read_at = subscription.next if dispatcher is None else dispatcher.read_at
     is_waiting = bool(subscription.consumers) and read_at >= subscription.topic_log.end
@@ -198,7 +213,7 @@ def _cursor(subscription: Subscription) -> dict[str, Any]:
         # Cursors are stored in the log's own commits, not in separate ledgers.
         "cursorLedger": -1,
         "cursorLedgerLastEntry": -1,
-        "individuallyDeletedMessages": _shown_runs(cursor.acked_runs()),
+        "individuallyDeletedMessages": shown.text(cursor.acked_runs()),
         "lastLedgerSwitchTimestamp": written_time(0),
         "state": "Open",
         "active": bool(subscription.consumers),
@@ -240,9 +255,21 @@ def ledger_info(topic: Topic) -> dict[str, Any]:
     }
 
 
-def _shown_runs(runs: Iterable[tuple[int, int, int]]) -> str:
-    """The runs as Pulsar writes ranges: (before the first..the last]."""
-    return f"[{','.join(f'({ledger}:{first - 1}..{ledger}:{end - 1}]' for ledger, first, end in runs)}]"
+class _ShownRuns:
+    """The runs of acknowledged entries in one answer, as many as it may have."""
+
+    def __init__(self) -> None:
+        self._left = RUNS_SHOWN_MAX
+
+    def text(self, runs: Iterator[tuple[int, int, int]]) -> str:
+        """The runs as Pulsar writes ranges: (before the first..the last]. An ellipsis stands for more."""
+        found = [
+            f"({ledger}:{first - 1}..{ledger}:{end - 1}]" for ledger, first, end in islice(runs, self._left)
+        ]
+        self._left -= len(found)
+        if next(runs, None) is not None:
+            found.append("…")
+        return f"[{','.join(found)}]"
 
 
 def _shown(at: Position) -> str:

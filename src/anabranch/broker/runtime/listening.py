@@ -91,7 +91,9 @@ def listen(host: str, port: int) -> socket.socket:
 
 def refusal(host: str, port: int, error: OSError) -> StartError:
     if error.errno == errno.EADDRINUSE:
-        return StartError(f"port {port} on {host} is in use by another program")
+        return StartError(
+            f"port {port} on {host} is in use by another program; --port and --http-port choose others"
+        )
     return StartError(f"cannot listen on {host}:{port}: {error.strerror or error}")
 
 

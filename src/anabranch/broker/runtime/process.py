@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.runtime import logs
+from anabranch.broker.runtime.collecting import FullCollections, collect_in_steps
 from anabranch.errors import AnabranchError
 
 log = logging.getLogger(__name__)
@@ -19,9 +20,6 @@ log = logging.getLogger(__name__)
 # A finished sync must not wait long for a busy loop to release the interpreter: 5 ms, the default, would be most of a
 # publish's latency.
 SWITCH_INTERVAL_S: Final = 0.0001
-# The collector scans every 50,000 new objects (1 ms), at every tenth scan the survivors of those (at most 500,000
-# objects, 15 ms), and rarely everything.
-GC_THRESHOLDS: Final = (50_000, 10, 20)
 
 
 def on_signals(stop: asyncio.Event) -> None:
@@ -45,18 +43,21 @@ def all_loaded() -> None:
     gc.freeze()
 
 
+async def _collecting(work: Coroutine[Any, Any, None]) -> None:
+    with FullCollections():
+        await work
+
+
 def run_to_end(work: Coroutine[Any, Any, None], config: BrokerConfig, *, process: str = "") -> int:
     """Runs the work of a broker's process; returns the exit code. An error that a person can act on is one line, which
     names the process if it is one of several."""
     import uvloop
 
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    # Hardly anything on the data path is part of a cycle: the collector runs rarely.
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
+    collect_in_steps()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(work)
+            runner.run(_collecting(work))
     except AnabranchError as error:
         logs.tell(config, logging.ERROR, f"{process}: {error}" if process else str(error))
         return 1

@@ -66,7 +66,8 @@ class ClassicTopics:
             raise NamespaceNotFound(topic.namespace)
         if await self.topics(topic):
             raise TopicExists(
-                f"a classic topic persistent://{topic.namespace}/{topic.local} exists; migrate it"
+                f"a classic topic persistent://{topic.namespace}/{topic.local} exists: `anabranch topics migrate "
+                f"{topic.namespace}/{topic.local}` makes it scalable"
             )
 
     async def topic_id(self, topic: TopicName) -> str:

@@ -85,6 +85,12 @@ class HiddenEntries:
         return min(firsts, default=None)
 
     @property
+    def first_open(self) -> str | None:
+        """The attempt whose first entry readers stop before; None if they wait for none."""
+        name = next(iter(self._firsts), None)
+        return name if name is not None and self._firsts[name] == self.stop else None
+
+    @property
     def has_open(self) -> bool:
         return self.stop is not None
 

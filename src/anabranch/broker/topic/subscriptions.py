@@ -335,7 +335,8 @@ class Subscribing:
             self._check_new(request.subscription, is_by_use=True)
 
     def _check_consumer(self, request: pb.CommandSubscribe) -> None:
-        present = sum(len(one.consumers) for one in self.all.values())
+        # Counted only where it matters: thousands of readers may come back at the same moment.
+        present = sum(len(one.consumers) for one in self.all.values()) if self._limits.consumers_max else 0
         self._limits.check_consumer(spoken_name(self._name), present, request.subType)
 
     def _check_new(self, name: str, *, is_by_use: bool) -> None:
@@ -343,7 +344,7 @@ class Subscribing:
             # The broker's own subscription; or one of a scalable topic, whose limit is checked when the subscription is
             # registered there.
             return
-        present = len(self.durable())
+        present = len(self.durable()) if self._limits.subscriptions_max else 0
         self._limits.check_new_subscription(str(self._name), name, present, is_by_use=is_by_use)
 
     async def _replace(

@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
+from weakref import WeakValueDictionary
 
 from anabranch.broker.catalog.owners import BrokerAddress, Owners
 from anabranch.broker.config.listeners import Addresses
@@ -32,8 +33,9 @@ from anabranch.storage.port import LedgerState, LogError, LogStore
 
 log = logging.getLogger(__name__)
 
-# How many topics are asked for with one request, and how many requests are under way: the new owner has the next wave
-# when it has opened one. A wave that is not opened in time is closed as a whole, so it must be small.
+# How many topics are asked for with one request, and how many requests to one broker are under way: the new owner has
+# the next wave when it has opened one. A wave that is not opened in time is closed as a whole, so it must be small, and
+# not wait for those of other bundles. Bundles that move at the same time take turns, wave by wave.
 WAVE_TOPICS: Final = 16
 WAVES_AT_ONCE: Final = 2
 # How many topics the new owner opens at once for others. A topic is closed at its former owner only when the new one
@@ -81,6 +83,7 @@ class HandOver:
         self._agree_max_s = agree_max_s
         self._open_max_s = open_max_s
         self._opening = asyncio.Semaphore(OPENED_AT_ONCE)
+        self._waves: WeakValueDictionary[BrokerAddress, asyncio.Semaphore] = WeakValueDictionary()
         # The topics that are being moved, each with the end of its move.
         self._moving: dict[Topic, asyncio.Future[None]] = {}
 
@@ -196,20 +199,27 @@ class HandOver:
 
     async def _move_to(self, owner: BrokerAddress, topics: Sequence[Topic]) -> None:
         waves = iter(_waves(topics))
-        await asyncio.gather(*(self._move_waves(owner, waves) for _ in range(WAVES_AT_ONCE)))
+        gate = self._waves.setdefault(owner, asyncio.Semaphore(WAVES_AT_ONCE))
+        await asyncio.gather(*(self._move_waves(owner, waves, gate) for _ in range(WAVES_AT_ONCE)))
 
-    async def _move_waves(self, owner: BrokerAddress, waves: Iterator[Sequence[Topic]]) -> None:
+    async def _move_waves(
+        self, owner: BrokerAddress, waves: Iterator[Sequence[Topic]], gate: asyncio.Semaphore
+    ) -> None:
         """Moves what is left of the waves, which others take from as well."""
         for wave in waves:
-            names = [topic.name for topic in wave if self._is_lost(topic)]
-            try:
-                if names:
-                    async with asyncio.timeout(self._open_max_s):
-                        await self._tell_open(owner, names)
-            except (AnabranchError, OSError, TimeoutError) as error:
-                log.warning("%s did not open %d topics: %r", owner.service_url, len(names), error)
-            # The new owner has released most of them by opening them.
-            await self._close(wave)
+            async with gate:
+                await self._move_wave(owner, wave)
+
+    async def _move_wave(self, owner: BrokerAddress, wave: Sequence[Topic]) -> None:
+        names = [topic.name for topic in wave if self._is_lost(topic)]
+        try:
+            if names:
+                async with asyncio.timeout(self._open_max_s):
+                    await self._tell_open(owner, names)
+        except (AnabranchError, OSError, TimeoutError) as error:
+            log.warning("%s did not open %d topics: %r", owner.service_url, len(names), error)
+        # The new owner has released most of them by opening them.
+        await self._close(wave)
 
     async def _close(self, topics: Sequence[Topic]) -> None:
         lost = [topic for topic in topics if self._is_lost(topic)]

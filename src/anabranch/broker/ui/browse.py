@@ -46,6 +46,10 @@ LOOK_MESSAGES_MAX: Final = 200_000
 JSON_BYTES_MAX: Final = 64 * 1024
 AVRO_LIMITS: Final = AvroLimits(schema_bytes=256 * 1024, body_bytes=64 * 1024, values=20_000, depth=60)
 TEXT_MAX: Final = 4000
+# A batch may unpack to megabytes of keys and properties for each message: the answer has as much as people read.
+KEY_MAX: Final = 1000
+PROPERTIES_MAX: Final = 100
+MORE: Final = "…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,16 +240,34 @@ def _of_entry(
 def _described(
     part: str, at: Position, index: int, key: str | None, publish_ms: int, about: Any, value: dict[str, Any]
 ) -> dict[str, Any]:
-    properties = {} if about is None else {_text(one.key): _text(one.value) for one in about.properties}
     return {
         "part": part,
         "place": [*at, index],
-        "key": key,
+        "key": None if key is None else _short(key, KEY_MAX),
         "publishTime": publish_ms,
         "eventTime": 0 if about is None else about.event_time,
-        "properties": properties,
+        "properties": {} if about is None else _properties(about),
         "value": value,
     }
+
+
+def _properties(about: Any) -> dict[str, str]:
+    """The first ones, up to as many characters as are shown of a value; the last of them says how many are left out."""
+    found: dict[str, str] = {}
+    room = TEXT_MAX
+    for n, one in enumerate(about.properties):
+        if room <= 0 or n >= PROPERTIES_MAX:
+            found[MORE] = f"and {len(about.properties) - n} more"
+            break
+        name = _short(_text(one.key), room)
+        room -= len(name)
+        found[name] = _short(_text(one.value), max(0, room))
+        room -= len(found[name])
+    return found
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else text[:most] + MORE
 
 
 def _decoded(about: Any, body: bytes, schema: StoredSchema | None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import sys
 import time
 from typing import Any
 
+from anabranch.admin.rest import path_part
 from anabranch.cli.admin import peek
 from anabranch.cli.admin.entry_ids import entry_path
 from anabranch.cli.admin.rest import call
@@ -80,6 +81,12 @@ def run(arguments: argparse.Namespace, topic: TopicName) -> int:
         case "message":
             peek.show(url, [f"{path}/{entry_path(arguments.id)}"], is_json=arguments.json)
             return 0
+        case "permissions":
+            found = call(url, "GET", f"{path}/permissions")
+        case "grant-permission":
+            call(url, "POST", f"{path}/permissions/{path_part(arguments.role)}", arguments.actions)
+        case "revoke-permission":
+            call(url, "DELETE", f"{path}/permissions/{path_part(arguments.role)}")
         case "truncate":
             call(url, "DELETE", f"{path}/truncate")
         case "terminate":
@@ -117,7 +124,8 @@ def _told(record: dict[str, Any], parent: int) -> str:
         for child in children
     )
     arrow = dag_view.glyphs_for(sys.stdout.encoding).arrow
-    return f"{parents} {arrow} {made}; {active} active segments" if made else f"{active} active segments"
+    left = f"{active} active segment{'' if active == 1 else 's'}"
+    return f"{parents} {arrow} {made}; {left}" if made else left
 
 
 def _buckets(segment: dict[str, Any]) -> str:

@@ -140,8 +140,17 @@ def measured(before: Mapping[Key, Row], after: Mapping[Key, Row], seconds: float
     return found
 
 
+def is_asked_for(topic: str, text: str) -> bool:
+    """Whether the name has that text in it. The brokers' own topics are shown only if the text is in their local
+    names: a user has not made them, and they would be all that a new broker shows."""
+    local = topic.rpartition("/")[2]
+    if local.startswith("__"):  # As `TopicName.is_system` has it; a row may be that of a namespace.
+        return bool(text) and text in local
+    return text in topic
+
+
 def chosen(found: Mapping[Key, Row], text: str, order: str, top: int) -> list[Row]:
-    kept = [row for row in found.values() if text in row.topic]
+    kept = [row for row in found.values() if is_asked_for(row.topic, text)]
     if order == "name":
         kept.sort(key=lambda row: row.name)
     else:
@@ -294,7 +303,7 @@ def _show(
 ) -> None:
     if not arguments.segments:
         found = by_topic(found.values(), told)
-    total = sum(arguments.filter in row.topic for row in found.values())
+    total = sum(is_asked_for(row.topic, arguments.filter) for row in found.values())
     on_screen = arguments.watch and sys.stdout.isatty()
     top, width = arguments.top, None
     if on_screen:

@@ -11,10 +11,10 @@ from urllib.parse import urlencode
 
 from anabranch.admin.rest import path_part
 from anabranch.cli.admin import peek, scalable_rest
-from anabranch.cli.admin.rest import call
-from anabranch.cli.admin.topics import stats
+from anabranch.cli.admin.rest import RestRefused, call
+from anabranch.cli.admin.topics import CONFLICT, stats
 from anabranch.cli.parsing.admin_options import declare_group
-from anabranch.cli.parsing.amounts import moment, seconds
+from anabranch.cli.parsing.amounts import count, moment, seconds
 from anabranch.cli.parsing.options import UsageError, pairs
 from anabranch.cli.parsing.topics_options import TOPIC
 from anabranch.cli.render import dag as dag_view
@@ -64,7 +64,7 @@ def declare_subscriptions(parser: argparse.ArgumentParser) -> None:
     action("stats", "show how far a topic's subscriptions are", subscription="all").add_argument(
         "--consumers", action="store_true", help="with all that is known about each consumer"
     )
-    action("skip", "skip the next messages").add_argument("count", type=int, metavar="N", help="how many")
+    action("skip", "skip the next messages").add_argument("count", type=count, metavar="N", help="how many")
     action("skip-all", "skip everything published so far")
     action("expire", "skip what is older than a time").add_argument(
         "age", type=seconds, metavar="TIME", help="90s, 15m, 3h, 7d"
@@ -77,7 +77,7 @@ def declare_subscriptions(parser: argparse.ArgumentParser) -> None:
     )
     reset.add_argument("--exclusive", action="store_true", help="continue after that message, not with it")
     peek = action("peek", "print the next messages without acknowledging them")
-    peek.add_argument("-n", "--num", type=int, default=1, metavar="N", help="how many entries (default: 1)")
+    peek.add_argument("-n", "--num", type=count, default=1, metavar="N", help="how many entries (default: 1)")
     action("analyze-backlog", "count what a subscription has not acknowledged, by reading it")
     action("properties", "show a subscription's properties")
 
@@ -111,17 +111,7 @@ def _classic(arguments: argparse.Namespace, name: TopicName) -> None:
         case "create":
             if arguments.type:
                 raise UsageError("--type is for subscriptions of scalable topics: consumers choose it here")
-            if arguments.start in _ENDS or _is_id(arguments.start):
-                call(url, "PUT", path, _start(arguments))
-            else:
-                when = _time(arguments.start)
-                call(
-                    url,
-                    "PUT",
-                    path,
-                    {**_ENDS["earliest"], "properties": pairs(arguments.property, "--property")},
-                )
-                call(url, "POST", f"{path}/resetcursor/{when}")
+            _create_classic(url, name, path, arguments)
         case "delete":
             call(url, "DELETE", f"{path}?force={str(arguments.force).lower()}")
         case "skip":
@@ -141,6 +131,24 @@ def _classic(arguments: argparse.Namespace, name: TopicName) -> None:
         case "properties":
             found = call(url, "GET", f"{path}/properties")
     show(found, is_json=arguments.json, done=_done(arguments, name))
+
+
+def _create_classic(url: str, name: TopicName, path: str, arguments: argparse.Namespace) -> None:
+    is_place = arguments.start in _ENDS or _is_id(arguments.start)
+    when = None if is_place else _time(arguments.start)
+    earliest = {**_ENDS["earliest"], "properties": pairs(arguments.property, "--property")}
+    try:
+        call(url, "PUT", path, _start(arguments) if is_place else earliest)
+    except RestRefused as refused:
+        if refused.status != CONFLICT:
+            raise
+        # The broker's words, which Pulsar's clients compare, name neither.
+        raise RestRefused(
+            refused.status,
+            f"{name} has a subscription {arguments.subscription} already: `subscriptions reset` moves it",
+        ) from None
+    if when is not None:
+        call(url, "POST", f"{path}/resetcursor/{when}")
 
 
 def _done(arguments: argparse.Namespace, topic: TopicName) -> str:
@@ -229,9 +237,7 @@ def _scalable(arguments: argparse.Namespace, topic: TopicName) -> None:
         case "skip-all":
             call(url, "POST", f"{path}/skip-all")
         case "reset":
-            # All segments are moved to one time; there is no single message id for all of them.
-            when = 0 if arguments.where == "earliest" else _time(arguments.where)
-            call(url, "POST", f"{path}/seek?timestamp={when}")
+            _reset_scalable(url, path, arguments)
         case "skip":
             call(url, "POST", f"{one}/skip/{arguments.count}")
         case "expire":
@@ -245,6 +251,19 @@ def _scalable(arguments: argparse.Namespace, topic: TopicName) -> None:
         case other:
             raise UsageError(f"{other} is for subscriptions of classic topics; {topic} is scalable")
     show(found, is_json=arguments.json, view=view, done=_done(arguments, topic))
+
+
+def _reset_scalable(url: str, path: str, arguments: argparse.Namespace) -> None:
+    where: str = arguments.where
+    if where == "latest":
+        call(url, "POST", f"{path}/skip-all")
+        return
+    if where != "earliest" and _is_id(where):
+        raise UsageError(
+            "a scalable topic has a message id in each segment: its subscriptions move to earliest, latest or a time"
+        )
+    when = 0 if where == "earliest" else _time(where)
+    call(url, "POST", f"{path}/seek?timestamp={when}")
 
 
 _COUNTED = {"ENTRIES": "entries", "MESSAGES": "messages", "FIRST": "firstMessageId", "LAST": "lastMessageId"}

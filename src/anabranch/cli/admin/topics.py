@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import shlex
 from typing import Any
 from urllib.parse import quote
 
@@ -19,8 +20,9 @@ from anabranch.cli.parsing.options import UsageError, pairs
 from anabranch.cli.render import topic as topic_view
 from anabranch.cli.render.answers import View, show
 from anabranch.cli.render.done import said
-from anabranch.model.names import Domain, NamespaceName, TopicName
+from anabranch.model.names import Domain, InvalidName, NamespaceName, TopicName
 
+CONFLICT = 409
 SCALABLE_ONLY = frozenset({"split", "merge", "rebucket", "watch", "explain", "migrate"})
 # Actions that are one request: its method, and the end of its path.
 SIMPLE = {
@@ -36,6 +38,7 @@ ANY_TOPIC = frozenset(
     {
         *("create", "delete", "stats", "subscriptions", "properties"),
         *("last-message-id", "find", "peek", "message", "truncate", "terminate"),
+        *("permissions", "grant-permission", "revoke-permission"),
     }
 )
 
@@ -47,7 +50,16 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     name = TopicName.parse(arguments.topic)
     if _is_scalable(arguments, url, name):
-        return scalable.run(arguments, TopicName(Domain.TOPIC, name.namespace, name.local))
+        try:
+            return scalable.run(arguments, TopicName(Domain.TOPIC, name.namespace, name.local))
+        except RestRefused as refused:
+            is_of_segments = arguments.action in SCALABLE_ONLY and arguments.action != "migrate"
+            if refused.status != 404 or not is_of_segments or (classic := _classic_of(url, name)) is None:
+                raise
+            raise UsageError(
+                f"{classic} is a classic topic, which has no segments; `anabranch topics migrate "
+                f"{shlex.quote(arguments.topic)}` makes it a scalable one"
+            ) from None
     if name.domain is Domain.SEGMENT:
         raise UsageError(f"{name} is a segment: `anabranch topics stats` of its topic shows it")
     _classic(arguments, url, name)
@@ -78,16 +90,41 @@ def _is_scalable(arguments: argparse.Namespace, url: str, name: TopicName) -> bo
     return True
 
 
+def _classic_of(url: str, name: TopicName) -> TopicName | None:
+    """The classic topic of that name, if there is one."""
+    try:
+        classic = TopicName(Domain.PERSISTENT, name.namespace, name.local)
+        call(url, "GET", f"/admin/v2/{classic.rest_path}/partitions")
+    except (InvalidName, RestRefused):
+        return None
+    return classic
+
+
+def _create(arguments: argparse.Namespace, url: str, name: TopicName) -> None:
+    path = f"/admin/v2/{name.rest_path}"
+    try:
+        if arguments.partitions:
+            call(url, "PUT", f"{path}/partitions", arguments.partitions)
+        else:
+            call(url, "PUT", path)
+    except RestRefused as refused:
+        if name.is_persistent and scalable_rest.exists(url, name):
+            raise RestRefused(
+                refused.status,
+                f"{Domain.TOPIC}://{name.namespace}/{name.local} exists already, a scalable topic",
+            ) from None
+        if refused.status == CONFLICT:
+            raise RestRefused(refused.status, f"{name} exists already") from None
+        raise
+
+
 def _classic(arguments: argparse.Namespace, url: str, name: TopicName) -> None:
     path = f"/admin/v2/{name.rest_path}"
     view: View | None = None
     found: Any = None
     match arguments.action:
         case "create":
-            if arguments.partitions:
-                call(url, "PUT", f"{path}/partitions", arguments.partitions)
-            else:
-                call(url, "PUT", path)
+            _create(arguments, url, name)
         case "update-partitions":
             call(url, "POST", f"{path}/partitions", arguments.partitions)
         case "delete":

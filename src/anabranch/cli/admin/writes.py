@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from anabranch.cli.admin.rest import call
 from anabranch.cli.parsing.admin_options import declare_group
@@ -45,11 +45,13 @@ def declare_writes(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    found = call(arguments.admin_url, "GET", PATH)
     if arguments.action == "list":
+        found = call(arguments.admin_url, "GET", PATH)
         wanted = arguments.topic or ""
         show([one for one in found if wanted in one["topic"]], is_json=arguments.json, view=_view)
     else:
+        named = urlencode({"write": arguments.write, "batch": arguments.batch})
+        found = call(arguments.admin_url, "GET", f"{PATH}?{named}")
         show(_drop(arguments, found), is_json=arguments.json, view=_said)
     return 0
 

@@ -51,8 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
         _print(unused, rows, ("SETTING", "CHANGED", "FROM"), arguments.json)
         return 0
     shown = _chosen(found, arguments)
-    rows = [(name, _text(one["value"]), one["where"] or one["from"]) for name, one in shown.items()]
-    _print(shown, rows, ("SETTING", "VALUE", "FROM"), arguments.json)
+    rows = [(name, one["where"] or one["from"], _text(one["value"])) for name, one in shown.items()]
+    _print(shown, rows, ("SETTING", "FROM", "VALUE"), arguments.json)
     return 0
 
 

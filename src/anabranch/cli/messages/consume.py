@@ -52,8 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Checks the options, and sets the kind of consumer in `arguments`."""
-    if arguments.num < 0:
-        raise UsageError("--num must not be negative")
+    if arguments.num is not None and arguments.num < 1:
+        raise UsageError("--num must be at least 1")
+    arguments.num = arguments.num or 0  # 0: no limit.
     if arguments.timeout is not None and arguments.timeout <= 0:
         raise UsageError(f"--timeout {arguments.timeout:g}: give a number of seconds above 0")
     if (arguments.topic is None) == (arguments.namespace is None):
@@ -100,6 +101,11 @@ def _check_checkpoint(arguments: argparse.Namespace) -> None:
         raise UsageError("--last and --start are two places to begin at: give one")
     if arguments.last is not None and arguments.last < 0:
         raise UsageError("--last must not be negative")
+    if arguments.checkpoint and arguments.last and 0 < arguments.num < arguments.last:
+        raise UsageError(
+            f"--num {arguments.num} prints fewer than --last {arguments.last}, and --checkpoint would continue behind "
+            "the others: give the same number"
+        )
 
 
 async def _consume(arguments: argparse.Namespace) -> int:

@@ -88,6 +88,8 @@ class Receiving:
 
     async def all(self, hint: Callable[[], None]) -> None:
         """Returns when the last message is printed, when no more come, or when the command is to end."""
+        if self._limits.messages:
+            del self._taken[self._limits.messages :]
         if self._taken:
             await self._print()
         if not self._limits.is_following or 0 < self._limits.messages <= self.tally.messages:

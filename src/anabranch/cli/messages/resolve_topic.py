@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shlex
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -62,9 +63,10 @@ class FoundTopic:
         """What a user is told who has named a scalable topic and gets a classic one; None for everybody else."""
         if not self.is_classic or not asked.startswith(f"{Domain.TOPIC}://"):
             return None
+        short = shlex.quote(f"{self.name.namespace}/{self.name.local}")
         return (
             f"{asked} is the classic topic {self.name}, which was there before and does not split: `anabranch topics "
-            f"migrate {self.name.namespace}/{self.name.local}` makes it scalable"
+            f"migrate {short}` makes it scalable"
         )
 
 
@@ -89,11 +91,20 @@ async def find(
     `for_producing`."""
     try:
         return await _found(service_url, topic, for_producing=for_producing, create=False, security=security)
-    except TopicDeleted:
+    except TopicDeleted as error:
         if not create:
-            raise
+            raise _missing(error, topic) from None
     made = await _found(service_url, topic, for_producing=for_producing, create=True, security=security)
     return replace(made, is_new=True)
+
+
+def _missing(error: TopicDeleted, topic: str) -> TopicDeleted:
+    """The same, in the user's words: brokers look a name without a domain up as that of a scalable topic."""
+    name = TopicName.parse(topic)
+    if not str(error).endswith(f"{Domain.TOPIC}://{name.namespace}/{name.local} does not exist"):
+        return error  # The namespace may be missing.
+    listing = f"`anabranch topics list {name.namespace}` shows what is there"
+    return TopicDeleted(f"{topic} does not exist; {listing}")
 
 
 async def _found(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any, Final
 
 from anabranch.cli.messages.resolve_topic import FoundTopic
@@ -31,7 +32,8 @@ def unheard(found: FoundTopic, security: Security | None, reach: str = "") -> st
         if found.name.namespace != PUBLIC_DEFAULT or not found.is_classic
         else found.name.local
     )
-    return f"{found.name.local} has no subscription: {kept}\nanabranch consume {name} -s NAME --start earliest{reach}"
+    command = f"anabranch consume {shlex.quote(name)} -s NAME --start earliest{reach}"
+    return f"{found.name.local} has no subscription: {kept}\n{command}"
 
 
 def told(retention: Any) -> str:

@@ -35,6 +35,17 @@ def _amount(text: str, units: Mapping[str, int], expected: str) -> int:
     return round(float(found[1]) * units[found[2].lower()])
 
 
+def count(text: str) -> int:
+    """`1` and more."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number, 1 or more")
+    return number
+
+
 def switch(text: str) -> bool:
     match text.lower():
         case "on" | "true" | "yes" | "enable":

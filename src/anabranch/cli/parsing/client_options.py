@@ -6,6 +6,7 @@ import argparse
 from typing import Final
 
 from anabranch.cli.parsing.access import declare_access
+from anabranch.cli.parsing.amounts import count
 from anabranch.cli.parsing.profiles import SERVICE_URL
 
 TOPIC: Final = (
@@ -72,11 +73,9 @@ def declare_produce(parser: argparse.ArgumentParser) -> None:
         help="of batches (default: none)",
     )
     how.add_argument(
-        "--batch-messages", type=_count, metavar="N", help="a batch has at most N messages (default: 1000)"
+        "--batch-messages", type=count, metavar="N", help="a batch has at most N messages (default: 1000)"
     )
-    how.add_argument(
-        "--batch-bytes", type=_count, metavar="N", help="… and at most N bytes (default: 131072)"
-    )
+    how.add_argument("--batch-bytes", type=count, metavar="N", help="… and at most N bytes (default: 131072)")
     how.add_argument(
         "--batch-delay", type=float, metavar="MS", help="… and waits so many milliseconds (default: 1)"
     )
@@ -141,7 +140,7 @@ def declare_consume(parser: argparse.ArgumentParser) -> None:
         "--no-ack", action="store_true", help="acknowledge nothing: the messages come again the next time"
     )
     end = parser.add_argument_group("when it ends (default: at Ctrl-C)")
-    end.add_argument("-n", "--num", type=int, default=0, metavar="N", help="after N messages")
+    end.add_argument("-n", "--num", type=int, metavar="N", help="after N messages")
     end.add_argument(
         "--timeout",
         type=float,
@@ -183,7 +182,7 @@ def declare_tail(parser: argparse.ArgumentParser) -> None:
         action="store_false",
         help="after the last N messages: wait for no others",
     )
-    end.add_argument("--num", type=int, default=0, metavar="N", help="after N messages in all")
+    end.add_argument("--num", type=int, metavar="N", help="after N messages in all")
     end.add_argument("--timeout", type=float, metavar="S", help="when no message came for S seconds")
     how = parser.add_argument_group("how")
     _output(how)
@@ -215,10 +214,3 @@ def declare_service_url(parser: argparse._ArgumentGroup) -> None:
         metavar="URL",
         help=f"the broker (default: $ANABRANCH_SERVICE_URL, the profile's, or {SERVICE_URL})",
     )
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number

@@ -5,9 +5,19 @@ from __future__ import annotations
 import argparse
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 NUMBERS: Final[Mapping[object, str]] = {int: "a whole number", float: "a number"}
+
+
+def _shown(action: argparse.Action) -> str:
+    """What a positional argument takes, as in argparse's own usage."""
+    name = str(
+        action.metavar or ("{" + ",".join(map(str, action.choices)) + "}" if action.choices else action.dest)
+    )
+    if isinstance(action, argparse._SubParsersAction):
+        return f"{name} ..."
+    return {"?": f"[{name}]", "*": f"[{name} ...]", "+": f"{name} [{name} ...]"}.get(str(action.nargs), name)
 
 
 class Parser(argparse.ArgumentParser):
@@ -28,6 +38,18 @@ class Parser(argparse.ArgumentParser):
             if (wanted := NUMBERS.get(action.type)) is None:
                 raise
             raise argparse.ArgumentError(action, f"expected {wanted}, not {arg_string!r}") from None
+
+    def error(self, message: str) -> NoReturn:
+        """A line with what the command takes and a line with the mistake: forty options above it would hide it."""
+        positionals = [one for one in self._actions if not one.option_strings]
+        options = [one for one in self._actions if one.option_strings and one.required]
+        needed = [f"{one.option_strings[-1]} {_shown(one)}" for one in options]
+        words = " ".join([*needed, *map(_shown, positionals)])
+        if "required" in message and any(isinstance(one, argparse._SubParsersAction) for one in positionals):
+            message += f"; `{self.prog} --help` lists them"
+        self.exit(
+            2, f"usage: {self.prog} [OPTION ...] {words}".rstrip() + f"\n{self.prog}: error: {message}\n"
+        )
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 
 from anabranch.cli.parsing.admin_options import declare_group, declare_reach
-from anabranch.cli.parsing.amounts import moment, words
+from anabranch.cli.parsing.amounts import count, moment, words
 
 TOPIC = "`t` is short for a topic of public/default"
 
@@ -86,7 +86,7 @@ def declare_topics(parser: argparse.ArgumentParser) -> None:
 
 def _messages(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
     peek = action("peek", "print messages of a topic without a subscription")
-    peek.add_argument("-n", "--num", type=int, default=1, metavar="N", help="how many entries (default: 1)")
+    peek.add_argument("-n", "--num", type=count, default=1, metavar="N", help="how many entries (default: 1)")
     peek.add_argument(
         "--start", choices=("earliest", "latest"), default="latest", help="from which end (default: latest)"
     )

@@ -85,6 +85,9 @@ class Inbox:
         self._something = asyncio.Event()
         self._held_back: set[InboxOwner] = set()
         self._turn = 0
+        # Set while the application waits for a message; how many times it has begun to.
+        self._awaited = asyncio.Event()
+        self._times_awaited = 0
 
     def report_to(self, follower: EntryFollower) -> None:
         """Notifies the follower of what becomes of entries from here on."""
@@ -230,6 +233,7 @@ class Inbox:
             await asyncio.sleep(0)
 
     async def _wait_for_entry(self, timeout_s: float | None) -> None:
+        self._begin_to_wait()
         try:
             async with asyncio.timeout(timeout_s):
                 while not self.ready and not self._entries:
@@ -240,6 +244,8 @@ class Inbox:
         except TimeoutError:
             if not self.ready and not self._entries:
                 raise TimedOut(f"no message came within {timeout_s:g} s") from None
+        finally:
+            self._awaited.clear()
 
     def take_whole(self, rows_max: int) -> list[ReceivedEntry]:
         """The entries at hand, not opened, up to `rows_max` messages; the first one in any case.
@@ -309,6 +315,7 @@ class Inbox:
 
     async def _wait(self, timeout_s: float | None) -> None:
         """Returns once a message can be taken."""
+        self._begin_to_wait()
         try:
             async with asyncio.timeout(timeout_s):
                 while not self.ready and self.open_next() is None:
@@ -317,3 +324,18 @@ class Inbox:
         except TimeoutError:
             if not self.ready:
                 raise TimedOut(f"no message came within {timeout_s:g} s") from None
+        finally:
+            self._awaited.clear()
+
+    def _begin_to_wait(self) -> None:
+        self._times_awaited += 1
+        self._awaited.set()
+
+    async def starved(self, for_s: float) -> None:
+        """Returns once the application has waited for a message for that long."""
+        while True:
+            await self._awaited.wait()
+            times = self._times_awaited
+            await asyncio.sleep(for_s)
+            if self._awaited.is_set() and times == self._times_awaited:
+                return

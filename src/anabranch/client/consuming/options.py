@@ -72,7 +72,9 @@ def checked(
     if receive_queue < 1:
         raise BadArgument(f"receive_queue={receive_queue}: give a number of messages from 1 on")
     if start not in ("latest", "earliest"):
-        raise BadArgument(f"start is {start!r}: give 'latest' or 'earliest'")
+        raise BadArgument(
+            f"start is {start!r}: give 'latest' or 'earliest'; admin.subscriptions.seek moves a subscription to a time"
+        )
     return CheckedOptions(
         start == "earliest", None if schema is None else schema_of(schema), encryption, receive_queue
     )

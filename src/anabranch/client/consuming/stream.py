@@ -36,6 +36,9 @@ log = logging.getLogger(__name__)
 # How long the application may take to acknowledge what it has of a segment that is to be read in the other way. Other
 # consumers wait meanwhile, so there is an end to it.
 FLIP_MAX_S: Final = 1.0
+# The same for an application that waits for its next message: it has handled the others, and may acknowledge them only
+# with later ones.
+FLIP_STARVED_S: Final = 0.1
 
 
 class StreamConsumer(Consumer[V]):
@@ -140,7 +143,7 @@ class StreamConsumer(Consumer[V]):
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FLIP_MAX_S):
-                    await self._cumulative.all_of(one)
+                    await self._acked_or_starved(one)
             if self._segments.get(number) is one:
                 self._release(number)
             if (leaving := self._leaving.get(one)) is not None:
@@ -149,6 +152,18 @@ class StreamConsumer(Consumer[V]):
             del self._flips[number]
         if (assigned := self._assignment.get(number)) is not None:
             self._begin(number, assigned)
+
+    async def _acked_or_starved(self, one: SegmentConsumer) -> None:
+        waits = [
+            asyncio.create_task(self._cumulative.all_of(one)),
+            asyncio.create_task(self._inbox.starved(FLIP_STARVED_S)),
+        ]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
 
     def _release(self, number: SegmentId) -> None:
         del self._read_as[number]

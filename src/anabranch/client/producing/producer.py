@@ -36,6 +36,7 @@ from anabranch.client.producing.singles import (
     encode_properties,
     encode_single,
     in_pieces,
+    pairs_of,
 )
 from anabranch.client.times import to_ms
 from anabranch.client.transport.layout_watch import LayoutWatch
@@ -214,7 +215,7 @@ class Producer(Generic[V]):
             if properties is None and event_time is None and type(key) is not bytes:
                 size, pieces = encode_single(key_field, number, payload)
             else:
-                pairs = properties.items() if properties is not None else ()
+                pairs = pairs_of(properties) if properties is not None else ()
                 is_base64 = isinstance(key, bytes)
                 size, pieces = in_pieces(
                     encode_full(key_field, number, payload, pairs, to_ms(event_time), is_base64=is_base64)
@@ -289,7 +290,7 @@ class Producer(Generic[V]):
                 payload, key, properties, event_time, deliver_at, deliver_after, ordering_key, self._now_ms
             )
         if properties is not None:
-            head = encode_properties(properties.items()) + head
+            head = encode_properties(pairs_of(properties)) + head
         return payload, hash32, head, to_ms(event_time), type(key) is bytes
 
     def would_refuse(self, size: int) -> bool:

@@ -7,7 +7,7 @@ each message would take longer than everything else that a producer does with th
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from struct import Struct
 from typing import Final, TypeAlias
 
@@ -93,6 +93,13 @@ def encode_full(
         parts.append(_NULL_FLAG)
     head = b"".join(parts)
     return b"".join((_U32(len(head)), head, payload))
+
+
+def pairs_of(properties: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    try:
+        return properties.items()
+    except AttributeError:
+        raise BadArgument(f"properties={properties!r}: give a mapping of text to text") from None
 
 
 def encode_properties(properties: Iterable[tuple[str, str]]) -> bytes:

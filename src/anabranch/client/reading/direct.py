@@ -275,7 +275,7 @@ def _windows(
     if plan.in_objects:
         from anabranch.client.reading.object_windows import object_windows
 
-        yield from object_windows(plan, min(bytes_max, WINDOW_BYTES), wanted, root)
+        yield from object_windows(plan, min(bytes_max, WINDOW_BYTES), wanted, _root_of(plan, root))
         return
     with _Files(plan, root) as files:
         yield from _file_windows(plan, files, bytes_max, wanted)
@@ -387,7 +387,7 @@ def plan_entries(plan: TopicPlan, *, root: str | None = None) -> Iterator[Entry]
     if plan.in_objects:
         from anabranch.client.reading.object_windows import object_entries
 
-        yield from object_entries(plan, root)
+        yield from object_entries(plan, _root_of(plan, root))
         return
     with _Files(plan, root) as files:
         for run in files.runs():
@@ -426,11 +426,16 @@ def _records(
         raise LogDamagedError(ledger, number, None, path, base + at)
 
 
+def _root_of(plan: TopicPlan, root: str | None) -> str | None:
+    """The caller's root, if it is of the plan's kind: a log may have files in a folder, and objects."""
+    return root if root is not None and ("://" in root) == plan.in_objects else None
+
+
 class _Files:
     """The files of a plan, all open at once."""
 
     def __init__(self, plan: TopicPlan, root: str | None) -> None:
-        self._root = plan.root if root is None else root
+        self._root = _root_of(plan, root) or plan.root
         self._plan = plan
         self._stack = ExitStack()
         self.opened: list[tuple[int, str]] = []

@@ -33,7 +33,7 @@ class Counted:
             self._bytes -= step.bytes
 
     def is_enough(self, limit: Limit) -> bool:
-        """Whether the limit has no room for all of them, without the rows of the first that a batch has taken before."""
+        """Whether the limit has no room for all of them. Rows that an earlier batch has taken do not count."""
         rows, size = self._taken()
         return (limit.rows is not None and self._rows - rows > limit.rows) or (
             limit.bytes is not None and self._bytes - size > limit.bytes

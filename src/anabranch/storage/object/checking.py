@@ -52,6 +52,8 @@ class LogSurvey:
     dead: list[tuple[str, int]] = field(default_factory=list)
     mostly_dead: list[tuple[str, int]] = field(default_factory=list)
     garbage: list[tuple[str, int]] = field(default_factory=list)
+    # The newest map when this was found out; 0 if there is none.
+    map_number: int = 0
     # What cannot be understood.
     errors: list[str] = field(default_factory=list)
 
@@ -121,6 +123,7 @@ class LogChecker:
         except LogError as error:
             found.errors.append(f"{keys.folder}: {error}")
             return found
+        found.map_number = index.map_number
         live = await index.places.live_bytes(lambda ledger: _range(named.get(ledger)))
         found.wanted = sum(live.values())
         unknown: list[tuple[str, int]] = []

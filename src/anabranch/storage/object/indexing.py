@@ -94,7 +94,7 @@ class LogIndex:
         )
         if newest := max([number_of(key) for key, _ in listed], default=0):
             key = self._keys.map(newest)
-            self._begin_with(
+            await self._begin_with(
                 decode_map(await asked(lambda: self._medium.get(key), self._policy), key), newest
             )
         if self.has_all:
@@ -118,14 +118,14 @@ class LogIndex:
 
         await in_parallel(index_one, [number for number in sizes if number not in self._indexed])
 
-    def _begin_with(self, note: MapNote, number: int) -> None:
+    async def _begin_with(self, note: MapNote, number: int) -> None:
         """Forgets what was known: the map has all of it that is wanted."""
         places = EntryPlaces()
         for one in note.ledgers:
             places.unpack(one.ledger, (one.firsts, one.numbers, one.sizes))
-        places.set_sizes(note.sizes)
+        await places.unpack_sizes(note.objects, note.sizes)
         self.places = places
-        self.commits = set(note.sizes)
+        self.commits = set(places.numbers)
         self.owners = {one.ledger: LedgerOwner(one.namespace, one.record) for one in note.ledgers}
         self.namespaces = dict(note.namespaces)
         self.map_number, self.has_all = number, note.has_all

@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
-from anabranch.storage.object.core.choice import ObjectFacts, choose
+from anabranch.storage.object.core.choice import ObjectFacts, RewriteCandidates
 from anabranch.storage.object.core.maps import (
     MapNote,
     MappedLedger,
@@ -30,16 +30,20 @@ from anabranch.storage.object.core.maps import (
 from anabranch.storage.object.core.objects import REWRITTEN, LogKeys, number_of, rewritten_of
 from anabranch.storage.object.indexing import UNKNOWN_OWNER, LedgerOwner
 from anabranch.storage.object.medium import MediumError
-from anabranch.storage.object.places import EntryPlaces, PlaceRow, Wanted
+from anabranch.storage.object.places import EntryPlaces, MovedRun, Wanted
 from anabranch.storage.object.policy import ObjectLogPolicy
 from anabranch.storage.object.requests import CountingMedium, asked, create_settled
 from anabranch.storage.object.rewriting import RewrittenObject, WantedRun, grouped, wanted_runs
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _DELETES_MAX: Final = 1000
 # Ledgers that a map is made of before other work gets its turn.
 _LEDGERS_AT_A_TIME: Final = 500
+# Objects that are looked at before that.
+_OBJECTS_AT_A_TIME: Final = 5000
 
 
 @dataclass(slots=True)
@@ -97,8 +101,9 @@ class LogSpace:
         self._namespaces = dict(namespaces or {})
         # Another broker has stored a map: what is known of the log is old.
         self.is_overtaken = False
-        # When each key was first found to be unneeded, on the loop's clock.
-        self._dead_since: dict[str, float] = {}
+        # When each object, and each map or checkpoint, was first found to be unneeded, on the loop's clock.
+        self._dead_since: dict[int, float] = {}
+        self._old_since: dict[str, float] = {}
         # Objects that are not rewritten: a record in them is damaged, or they were.
         self._done: set[int] = set()
         # Rewritten objects that no map names, and the newest map when they were seen.
@@ -125,11 +130,10 @@ class LogSpace:
         if self.is_overtaken:
             return
         # Before what is wanted is added up: meanwhile more may be confirmed.
-        known = {number for number in view.places.numbers if view.is_removable(number)}
-        dead = known - (await view.places.live_bytes(view.wanted)).keys()
-        due = await self._delete_due(view, dead)
-        for number in due:
-            view.places.remove(number)
+        known = list(view.places.numbers)
+        live = await view.places.live_bytes(view.wanted)
+        dead = [one async for one in in_turns(known) if one not in live and view.is_removable(one)]
+        await self._delete_due(view, dead)
 
     # -- rewriting
 
@@ -138,14 +142,12 @@ class LogSpace:
         policy = self._policy
         if not policy.rewrite_bytes_per_second or view.places.rows > policy.map_rows_max:
             return False
-        known = {number for number in view.places.numbers if view.is_removable(number)} - self._done
         live = await view.places.live_bytes(view.wanted)
-        facts = [
-            ObjectFacts(number, view.places.size(number), size, self._namespaces.get(number, ""))
-            for number, size in live.items()
-            if number in known
-        ]
-        job = choose(facts, policy.rewrite, is_thorough=is_thorough)
+        candidates = RewriteCandidates(policy.rewrite)
+        async for number in in_turns(live):
+            if number not in self._done and view.is_removable(number) and (size := view.places.size(number)):
+                candidates.add(ObjectFacts(number, size, live[number], self._namespaces.get(number, "")))
+        job = candidates.job(is_thorough=is_thorough)
         if not job:
             return False
         began = asyncio.get_running_loop().time()
@@ -204,10 +206,10 @@ class LogSpace:
     ) -> bool:
         """Exchanges the locations; False if another broker was first."""
         number = self._map_number + 1
-        moved: dict[int, list[PlaceRow]] = {}
+        moved: dict[int, list[MovedRun]] = {}
         for at, one, _ in made:
-            for ledger, row in one.rows(at):
-                moved.setdefault(ledger, []).append(row)
+            for ledger, run in one.moved(at):
+                moved.setdefault(ledger, []).append(run)
         new_sizes = {at: size for at, _, size in made}
         places = view.places.copy()
         places.swap(sources, moved)
@@ -218,8 +220,8 @@ class LogSpace:
             view.states,
             view.scan_from,
             view.has_all,
-            {one: places.size(one) for one in places.numbers},
-            namespaces_of(named, {one: 1 for one in places.numbers}),
+            *places.packed_sizes(),
+            namespaces_of(named, places.numbers),
             await _mapped(places, view),
         )
         key = view.keys.map(number)
@@ -240,35 +242,44 @@ class LogSpace:
 
     async def _look_for_strays(self, view: SpaceView) -> None:
         listed = await asked(lambda: self._medium.list(view.keys.rewritten), self._policy)
-        named = set(view.places.numbers)
+        named = view.places.numbers
         found = {number for key, _ in listed if (number := rewritten_of(key)) and number not in named}
         self._strays = {one: self._strays.get(one, self._map_number) for one in sorted(found)}
         self._may_have_garbage = bool(found)
 
-    async def _delete_due(self, view: SpaceView, dead: Iterable[int]) -> list[int]:
-        """Deletes what has been unneeded for long enough; returns which objects with entries."""
+    async def _delete_due(self, view: SpaceView, dead: Sequence[int]) -> None:
+        """Deletes what has been unneeded for long enough."""
         strays = [
             number
             for number, seen in self._strays.items()
             if is_garbage(seen, self._map_number, is_named=bool(view.places.size(number)))
         ]
-        numbers = {view.keys.number(number): number for number in [*dead, *strays]}
-        keys = [*numbers, *(await self._superseded(view) if self._has_old_maps else ())]
-        now = asyncio.get_running_loop().time()
-        self._dead_since = {key: self._dead_since.get(key, now) for key in keys}
-        due = sorted(
-            key for key, since in self._dead_since.items() if now - since >= self._policy.delete_delay_seconds
-        )
-        await delete_keys(self._medium, due, self._policy)
-        for key in due:
-            del self._dead_since[key]
-        self._done.difference_update([numbers[key] for key in due if key in numbers])
-        gone = [numbers[key] for key in due if key in numbers]
-        for number in gone:
-            if self._strays.pop(number, None) is not None:
-                self._figures.garbage += 1
-        self._figures.removed += len(gone)
-        return gone
+        old = await self._superseded(view) if self._has_old_maps else []
+        now, delay = asyncio.get_running_loop().time(), self._policy.delete_delay_seconds
+        since: dict[int, float] = {}
+        async for number in in_turns([*dead, *strays]):
+            since[number] = self._dead_since.get(number, now)
+        self._dead_since = since
+        self._old_since = {key: self._old_since.get(key, now) for key in old}
+        due = [number async for number in in_turns(list(since)) if now - since[number] >= delay]
+        due.sort()
+        for at in range(0, len(due), _DELETES_MAX):
+            some = due[at : at + _DELETES_MAX]
+            await delete_keys(self._medium, [view.keys.number(number) for number in some], self._policy)
+            for number in some:
+                self._gone(view, number)
+        old = sorted(key for key, first in self._old_since.items() if now - first >= delay)
+        await delete_keys(self._medium, old, self._policy)
+        for key in old:
+            del self._old_since[key]
+
+    def _gone(self, view: SpaceView, number: int) -> None:
+        del self._dead_since[number]
+        self._done.discard(number)
+        if self._strays.pop(number, None) is not None:
+            self._figures.garbage += 1
+        self._figures.removed += 1
+        view.places.remove(number)
 
     async def _superseded(self, view: SpaceView) -> list[str]:
         """Maps older than the newest one, and checkpoints that it has and recovery does not need."""
@@ -279,6 +290,14 @@ class LogSpace:
         found += [key for key, _ in states if number_of(key) < needed_from]
         self._has_old_maps = bool(found)
         return found
+
+
+async def in_turns(items: Collection[T]) -> AsyncIterator[T]:
+    """All of them. There may be millions: other work gets its turn in between."""
+    for n, item in enumerate(items, 1):
+        yield item
+        if n % _OBJECTS_AT_A_TIME == 0:
+            await asyncio.sleep(0)
 
 
 async def _mapped(places: EntryPlaces, view: SpaceView) -> list[MappedLedger]:

@@ -187,6 +187,16 @@ def open_medium(url: str) -> ObstoreMedium:
     return ObstoreMedium(writing, other, str(where))
 
 
+def open_for_large_objects(url: str) -> ObstoreMedium:
+    """As `open_medium`, for who creates large objects and may take minutes for each; reads are answered soon or not."""
+    where = _usable(url)
+    if where.scheme == "objects":
+        return open_medium(url)
+    writing = _s3(where, timeout_s=900, connect_s=5, retries=2, retry_s=60)
+    other = _s3(where, timeout_s=30, connect_s=5, retries=2, retry_s=30)
+    return ObstoreMedium(writing, other, str(where))
+
+
 def open_for_readers(url: str) -> ObjectStore:
     """The store of that URL for those that only read it, from any thread. MediumRefusedError if there can be none."""
     where = _usable(url)

@@ -15,12 +15,23 @@ Wanted = Callable[[int], tuple[int, int | None] | None]
 
 # After how many rows other work gets its turn.
 _ROWS_AT_A_TIME: Final = 5000
+# The same of objects, where they are taken over as a whole.
+_OBJECTS_AT_A_TIME: Final = 100_000
 
 
 class PlaceRow(NamedTuple):
     """Entries from `first` on lie in the object `number`, in so many bytes; 0 bytes if that is not known."""
 
     first: int
+    number: int
+    size: int
+
+
+class MovedRun(NamedTuple):
+    """Entries [first, end) lie in the object `number` from now on, in so many bytes."""
+
+    first: int
+    end: int
     number: int
     size: int
 
@@ -46,6 +57,35 @@ class _Rows:
             self.firsts.insert(at, first)
             self.numbers.insert(at, number)
             self.sizes.insert(at, size)
+
+    def moved(self, sources: Collection[int], runs: Iterable[MovedRun]) -> _Rows:
+        """With those runs in the place of what `sources` held of their entries. A ledger may have a million rows: those
+        between the runs are copied as a whole."""
+        made = _Rows()
+        at = 0
+        for run in sorted(runs):
+            # The first row that goes may begin before what is wanted of it.
+            start = max(at, bisect_right(self.firsts, run.first) - 1)
+            if (
+                start < len(self.numbers)
+                and self.numbers[start] not in sources
+                and self.firsts[start] < run.first
+            ):
+                start += 1
+            made._extend(self, at, start)
+            stop = bisect_left(self.firsts, run.end, start)
+            kept = [one for one in range(start, stop) if self.numbers[one] not in sources]
+            made.add(run.first, run.number, run.size)
+            for one in kept:
+                made.add(self.firsts[one], self.numbers[one], self.sizes[one])
+            at = stop
+        made._extend(self, at, len(self.firsts))
+        return made
+
+    def _extend(self, other: _Rows, start: int, stop: int) -> None:
+        self.firsts += other.firsts[start:stop]
+        self.numbers += other.numbers[start:stop]
+        self.sizes += other.sizes[start:stop]
 
     def copy(self) -> _Rows:
         made = _Rows()
@@ -160,24 +200,25 @@ class EntryPlaces:
             rows, entries = self._rows.get(ledger), wanted(ledger)
             if rows is None or entries is None:
                 continue
-            for at in rows.span(*entries):
-                number = rows.numbers[at]
-                found[number] = found.get(number, 0) + (rows.sizes[at] or self.size(number))
-            done += len(rows.firsts)
-            if done >= _ROWS_AT_A_TIME:
-                done = 0
-                await asyncio.sleep(0)
+            span = rows.span(*entries)
+            if len(span) > _ROWS_AT_A_TIME:
+                # They may be trimmed while others have their turn.
+                rows = rows.copy()
+            for start in range(span.start, span.stop, _ROWS_AT_A_TIME):
+                some = slice(start, min(start + _ROWS_AT_A_TIME, span.stop))
+                for number, size in zip(rows.numbers[some], rows.sizes[some], strict=True):
+                    found[number] = found.get(number, 0) + (size or self.size(number))
+                done += some.stop - some.start
+                if done >= _ROWS_AT_A_TIME:
+                    done = 0
+                    await asyncio.sleep(0)
         return found
 
-    def swap(self, sources: Collection[int], moved: Mapping[int, Iterable[PlaceRow]]) -> None:
+    def swap(self, sources: Collection[int], moved: Mapping[int, Iterable[MovedRun]]) -> None:
         """What lay in `sources` of these ledgers lies elsewhere now. Ledgers dropped meanwhile stay so."""
-        for ledger, new in moved.items():
-            if ledger not in self._rows:
-                continue
-            kept = [row for row in self.rows_of(ledger) if row.number not in sources]
-            made = self._rows[ledger] = _Rows()
-            for row in sorted([*kept, *new]):
-                made.add(*row)
+        for ledger, runs in moved.items():
+            if (rows := self._rows.get(ledger)) is not None:
+                self._rows[ledger] = rows.moved(sources, runs)
 
     def copy(self) -> EntryPlaces:
         made = EntryPlaces()
@@ -187,6 +228,23 @@ class EntryPlaces:
         return made
 
     # -- as bytes
+
+    def packed_sizes(self) -> tuple[bytes, bytes]:
+        """The numbers of all objects, and their bytes."""
+        return array("Q", self._sizes.keys()).tobytes(), array("I", self._sizes.values()).tobytes()
+
+    async def unpack_sizes(self, numbers: bytes, sizes: bytes) -> None:
+        """Those of a map, into places that have none."""
+        found, lengths = array("Q"), array("I")
+        found.frombytes(numbers)
+        lengths.frombytes(sizes)
+        if len(found) != len(lengths):
+            raise ValueError("columns of objects differ in length")
+        for at in range(0, len(found), _OBJECTS_AT_A_TIME):
+            some = slice(at, at + _OBJECTS_AT_A_TIME)
+            self._sizes.update(zip(found[some], lengths[some], strict=True))
+            await asyncio.sleep(0)
+        self.total_bytes = sum(lengths)
 
     def packed(self, ledger: int) -> tuple[bytes, bytes, bytes]:
         """The columns of a ledger's rows."""

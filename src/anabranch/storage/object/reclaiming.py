@@ -17,17 +17,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from anabranch.model.position import Incarnation, LedgerId
+from anabranch.storage.core.judging import Judge
 from anabranch.storage.core.live import Liveness
 from anabranch.storage.object.core.objects import REWRITTEN, LogKeys, number_of, rewritten_of
 from anabranch.storage.object.ended_logs import EndedLogs
 from anabranch.storage.object.indexing import UNKNOWN_OWNER
-from anabranch.storage.object.log_space import LogSpace, SpaceFigures, SpaceView, delete_keys
+from anabranch.storage.object.log_space import LogSpace, SpaceFigures, SpaceView, delete_keys, in_turns
 from anabranch.storage.object.object_log import ObjectLog
 from anabranch.storage.object.other_log import OtherObjectLog
 from anabranch.storage.object.policy import ObjectLogPolicy
 from anabranch.storage.object.requests import CountingMedium, asked, create_settled
 from anabranch.storage.on_disk.fences import FinalStates
-from anabranch.storage.on_disk.judging import Judge
 from anabranch.storage.port import LiveLedger, Living, LogError
 
 log = logging.getLogger(__name__)
@@ -208,11 +208,12 @@ class ObjectReclaimer:
 
     async def _list_objects(self, other: OtherObjectLog) -> None:
         """What exists of the objects with entries. A fence may lie where a commit was deleted: it has another size."""
-        listed = await asked(lambda: self._medium.list(other.keys.log), self._policy)
-        sizes = {number_of(key): size for key, size in listed}
-        listed = await asked(lambda: self._medium.list(other.keys.rewritten), self._policy)
-        sizes |= {rewritten_of(key): size for key, size in listed}
-        for number in sorted(other.index.commits):
+        sizes: dict[int, int] = {}
+        for folder, number_in in ((other.keys.log, number_of), (other.keys.rewritten, rewritten_of)):
+            listed = await asked(lambda folder=folder: self._medium.list(folder), self._policy)  # type: ignore[misc]
+            async for key, size in in_turns(listed):
+                sizes[number_in(key)] = size
+        async for number in in_turns(list(other.index.commits)):
             if sizes.get(number) != other.places.size(number):
                 other.index.commits.discard(number)
                 other.places.remove(number)

@@ -21,7 +21,7 @@ from anabranch.storage.object.core.objects import (
     table_bytes,
 )
 from anabranch.storage.object.medium import ObjectMedium
-from anabranch.storage.object.places import EntryPlaces, PlaceRow, Wanted
+from anabranch.storage.object.places import EntryPlaces, MovedRun, Wanted
 from anabranch.storage.object.policy import ObjectLogPolicy
 from anabranch.storage.object.reading import records_in
 from anabranch.storage.object.requests import asked
@@ -54,9 +54,12 @@ class RewrittenObject:
         buffers: list[Buffer] = [run.data for run in self.runs]
         return encode_commit(0, number, 0, 0, rows, buffers)
 
-    def rows(self, number: int) -> Iterable[tuple[int, PlaceRow]]:
-        """(ledger, row) of each run."""
-        return [(run.ledger, PlaceRow(run.first, number, len(run.data))) for run in self.runs]
+    def moved(self, number: int) -> Iterable[tuple[int, MovedRun]]:
+        """(ledger, where it lies) of each run."""
+        return [
+            (run.ledger, MovedRun(run.first, run.first + run.entries, number, len(run.data)))
+            for run in self.runs
+        ]
 
 
 async def wanted_runs(

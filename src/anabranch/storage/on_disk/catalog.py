@@ -15,6 +15,7 @@ from pathlib import Path
 
 from anabranch.model.position import Incarnation
 from anabranch.storage.core.format import Footer, FooterRow
+from anabranch.storage.core.tiered import TierPlace
 
 # (first entry, offsets, lengths) of consecutive entries.
 Places = tuple[int, Sequence[int], Sequence[int]]
@@ -130,6 +131,7 @@ class LogFile:
         "is_rewritten",
         "number",
         "path",
+        "place",
     )
 
     def __init__(
@@ -146,6 +148,8 @@ class LogFile:
         self.disk_bytes = 0
         # Offsets of commits that could not be read when the file was scanned.
         self.damage: list[int] = []
+        # The object that has the bytes, if they were moved; `path` is the index file then.
+        self.place: TierPlace | None = None
         self.id = -1
 
     @property
@@ -153,6 +157,10 @@ class LogFile:
         """How often its entries have been rewritten, in effect: of two copies the higher generation counts. 0 is the
         log."""
         return int(self.path.name.partition("-")[0]) if self.is_rewritten else 0
+
+    def outranks(self, other: LogFile) -> bool:
+        """Whether this copy counts, of two of the same entries: rewritten later, or moved."""
+        return (self.generation, self.place is not None) > (other.generation, other.place is not None)
 
 
 class Catalog:

@@ -5,7 +5,9 @@
                           /fences, /taken       who may no longer write, and what was found then
                           /names-NNNN           the records that name its ledgers, in a shared log
     root/ledgers/<namespace>/*.led              what is still wanted of files that were mostly dead
+                          /*.tier               index files of those that were moved to an object store
     root/turn, root/plans                       locks of processes that share the log
+    root/tier                                   the name of the log's folder in that store
 
 Nothing here blocks the event loop: files are touched by the sync thread, a helper thread and a few reader threads.
 """
@@ -24,19 +26,22 @@ from typing import TypeVar
 from anabranch.model.histogram import Histogram
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage.core.live import Liveness
+from anabranch.storage.core.space import SpacePolicy
+from anabranch.storage.core.tiered import Tier
 from anabranch.storage.on_disk import fences, takeover
 from anabranch.storage.on_disk.cache import EntryCache
 from anabranch.storage.on_disk.catalog import Catalog
 from anabranch.storage.on_disk.files import Files, OsFiles
 from anabranch.storage.on_disk.holds import PlanHolds
+from anabranch.storage.on_disk.index_files import log_id
 from anabranch.storage.on_disk.log_reading import LogReading
 from anabranch.storage.on_disk.log_root import LogRoot
+from anabranch.storage.on_disk.moving import Moving, TierPolicy
 from anabranch.storage.on_disk.names import LedgerName, NameWriter
 from anabranch.storage.on_disk.other_logs import OtherLogs
 from anabranch.storage.on_disk.reclaim import Reclaimer, ReclaimPolicy, Rewriter
 from anabranch.storage.on_disk.rewrite_worker import rewrite_in_process
 from anabranch.storage.on_disk.sharing import ASK_MS, GRACE_MS, Sharing
-from anabranch.storage.on_disk.space import SpacePolicy
 from anabranch.storage.on_disk.space_watch import SpaceWatch
 from anabranch.storage.on_disk.upkeep import DiskUpkeep
 from anabranch.storage.on_disk.wal import WriteAheadLog
@@ -97,8 +102,12 @@ class FileLogStore:
         ask_ms: int = ASK_MS,
         grace_ms: int = GRACE_MS,
         rewriter: Rewriter = rewrite_in_process,
+        tier: Tier | None = None,
+        tier_policy: TierPolicy | None = None,
     ) -> None:
         self._root = root
+        self._tier = tier
+        self._tier_policy = tier_policy or TierPolicy(local_bytes_max=8 << 30, small_bytes=file_bytes // 8)
         self._files: Files = files or OsFiles()
         self._incarnation = incarnation or new_incarnation(clock_ms)
         self._is_shared = is_shared
@@ -129,7 +138,9 @@ class FileLogStore:
             self._live,
             rewriter,
             clock_ms,
-            ReclaimPolicy(file_bytes, wal_bytes_max, stretch_bytes_min),
+            lambda: self._reclaim_policy(file_bytes, wal_bytes_max, stretch_bytes_min),
+            room_bytes=self._room_bytes,
+            has_tier=tier is not None,
             holds=self._holds,
             name_of=self._name_of,
         )
@@ -196,7 +207,42 @@ class FileLogStore:
             plan_ms=plan_ms,
             sharing=self._sharing,
             holds=self._holds,
+            tier=tier,
         )
+        self._moving: Moving | None = None
+        self._mover: asyncio.Task[None] | None = None
+        # Set when there may be something to move.
+        self._may_move = asyncio.Event()
+        if tier is not None:
+            self._moving = Moving(
+                folders,
+                tier,
+                self._reclaimer,
+                self._tier_policy,
+                clock_ms,
+                sharing=self._sharing,
+                used_bytes=self._space.used_bytes,
+                local_bytes_max=self._local_bytes_max,
+                is_full=lambda: not self.is_accepting,
+            )
+
+    def _local_bytes_max(self) -> int:
+        """What the log may keep on its disk before files are moved."""
+        return self._tier_policy.local_bytes(
+            capacity=self._space.capacity_bytes(), is_full=not self.is_accepting
+        )
+
+    def _reclaim_policy(self, file_bytes: int, wal_bytes_max: int, stretch_bytes_min: int) -> ReclaimPolicy:
+        if self._tier is None:
+            return ReclaimPolicy(file_bytes, wal_bytes_max, stretch_bytes_min)
+        # Only rewritten files are moved; the file being written, the one before and the next one cannot be rewritten.
+        kept = min(wal_bytes_max, max(0, self._local_bytes_max() - 3 * file_bytes))
+        step = min(4 * file_bytes, kept // 4)
+        return ReclaimPolicy(file_bytes, kept, stretch_bytes_min, wal_step_bytes=step)
+
+    def _room_bytes(self) -> int | None:
+        """How much rewriting may add to a full disk: files that are all alive are rewritten there to be moved."""
+        return None if self._tier is None or self.is_accepting else self._space.room_bytes() // 2
 
     @property
     def incarnation(self) -> Incarnation:
@@ -244,8 +290,10 @@ class FileLogStore:
         self._is_started = True
         await self._check_space()
         self._upkeep.start()
-        # Cancelled by `close`.
+        # Both are cancelled by `close`.
         self._background = asyncio.create_task(self._look_after())
+        if self._moving is not None:
+            self._mover = asyncio.create_task(self._move(self._moving))
 
     def _prepare_folders(self) -> None:
         files = self._files
@@ -261,6 +309,8 @@ class FileLogStore:
         if self._holds is not None and self._sharing is not None:
             self._locks.append(self._holds.open())
             self._sharing.start()
+        if self._moving is not None:
+            self._moving.log_id = log_id(files, self._root)
 
     def _lock(self, path: Path, *, is_shared: bool) -> None:
         lock = self._files.lock(path, is_shared=is_shared)
@@ -270,12 +320,15 @@ class FileLogStore:
 
     async def close(self) -> None:
         if not self._is_started:
+            await self._close_tier()
             self._release()
             return
         self._is_started = False
         assert self._background is not None
-        self._background.cancel()
-        await asyncio.wait([self._background])
+        tasks = [self._background, *([self._mover] if self._mover is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
         await self._upkeep.close()
         await self._wal.stop_appends()
         is_whole = self._wal.error is None
@@ -288,7 +341,12 @@ class FileLogStore:
             except OSError as error:
                 # Nothing is lost: the next owner finds in the log what the hand-over would have said.
                 log.warning("writing the hand-over failed, the next start will recover: %s", error)
+        await self._close_tier()
         self._release()
+
+    async def _close_tier(self) -> None:
+        if self._tier is not None:
+            await self._tier.close()
 
     def _hand_over(self, states: dict[LedgerId, LedgerState], fenced: Sequence[LedgerId]) -> None:
         """Stores the answer that a successor of this incarnation would find, so that no recovery is needed.
@@ -337,11 +395,32 @@ class FileLogStore:
                     await self._check_space()
                     if not self.is_accepting:
                         self._upkeep.let_newest_go()
+                    self._may_move.set()
             except (OSError, LogError) as error:
                 log.warning("reclaiming disk failed, trying again: %s", error)
             except Exception:
                 # A bug of ours. Without this task the free space would be neither watched nor reclaimed.
                 log.exception("reclaiming disk failed, trying again")
+
+    async def _move(self, moving: Moving) -> None:
+        """Moves files, in a task of its own: an object store that is slow or away delays nothing else."""
+        while self._wal.error is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._tier_policy.retry_seconds):
+                    await self._may_move.wait()
+            self._may_move.clear()
+            try:
+                while self._live.is_retained and await moving.run():
+                    self._upkeep.is_wanted = True
+                if moving.failed:
+                    await asyncio.sleep(self._tier_policy.retry_seconds)
+            except (OSError, LogError) as error:
+                log.warning("moving files of the log failed, trying again: %s", error)
+                await asyncio.sleep(self._tier_policy.retry_seconds)
+            except Exception:
+                # A bug of ours. Without this task the disk fills up.
+                log.exception("moving files of the log failed, trying again")
+                await asyncio.sleep(self._tier_policy.retry_seconds)
 
     async def _check_space(self) -> None:
         was = self.is_accepting
@@ -462,7 +541,7 @@ class FileLogStore:
         return await self._reading.plan(ledger, incarnation, first, end)
 
     async def signed(self, keys: Sequence[str], seconds: int) -> list[str]:
-        return []
+        return list(await self._tier.sign(keys, seconds)) if self._tier is not None else []
 
     # -- giving disk back
 
@@ -503,6 +582,8 @@ class FileLogStore:
             # Full files whose footers are just being written count too: that thread does one after the other.
             await self._in_helper(lambda: None)
             await self._upkeep.reclaim(is_thorough=True, wait_s=_TURN_SECONDS)
+            while self._moving is not None and await self._moving.run():
+                await self._upkeep.reclaim(is_thorough=True, wait_s=_TURN_SECONDS)
         await self._check_space()
 
     def stats(self) -> Mapping[str, float]:
@@ -520,6 +601,7 @@ class FileLogStore:
             "unconfirmed_bytes": self._wal.unconfirmed_bytes,
             "confirmed_bytes": self._wal.confirmed_bytes,
             "commits": self._wal.commits,
+            **(self._moving.stats() if self._moving is not None else {}),
         }
 
     def histograms(self) -> Mapping[str, Histogram]:

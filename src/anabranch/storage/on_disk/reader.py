@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from crc32c import crc32c
 
 from anabranch.storage.core import format as fmt
+from anabranch.storage.core.tiered import FarEntries
 from anabranch.storage.on_disk.catalog import Catalog, FooterIndex, LogFile
 from anabranch.storage.on_disk.files import Files
 from anabranch.storage.port import Entry, FileRun, LogDamagedError, LogMissingError
@@ -31,14 +32,21 @@ class FileReader:
         self._files = files
         self._catalog = catalog
 
-    def read(self, ledger: int, first: int, end: int, entries_max: int, bytes_max: int) -> list[Entry]:
-        """Entries from `first` on, as far as one file and the limits go."""
+    def read(
+        self, ledger: int, first: int, end: int, entries_max: int, bytes_max: int
+    ) -> list[Entry] | FarEntries:
+        """Entries from `first` on, as far as one file and the limits go; or where they are, if the file was moved."""
         for _ in range(3):
             located = self._catalog.locate(ledger, first, min(end - first, entries_max))
             if located is None:
                 raise self._absent(ledger, first, end)
             file, (_, offsets, lengths) = located
             count = _within(lengths, bytes_max)
+            if file.place is not None:
+                rest = file.index.places(ledger, first, end - first)
+                assert rest is not None
+                ledger_end = rest[1][-1] + rest[2][-1]
+                return FarEntries(file.place, ledger, first, offsets[:count], lengths[:count], ledger_end)
             try:
                 fd = self._files.open(file.path)
             except FileNotFoundError:
@@ -68,6 +76,11 @@ class FileReader:
                 found.append(entry)
             at = stop
         return found
+
+    def next_far(self, ledger: int, bad: int) -> int | None:
+        """Where reading may go on behind a damaged entry of a moved file: it is not read to find out."""
+        located = self._catalog.locate(ledger, bad + 1, 1)
+        return bad + 1 if located is not None else self._catalog.next_after(ledger, bad)
 
     def _damaged(self, fd: int, file: LogFile, ledger: int, bad: int, offset: int) -> LogDamagedError:
         return LogDamagedError(ledger, bad, self._next_good(fd, file, ledger, bad), str(file.path), offset)

@@ -14,16 +14,19 @@ import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from operator import add, ne
 from pathlib import Path
 from typing import TypeVar
 
 from anabranch.model.position import Incarnation
 from anabranch.storage.core.live import Liveness, LiveRow
+from anabranch.storage.core.tiered import TIERED, is_tiered
 from anabranch.storage.core.topic_record import namespace_of
 from anabranch.storage.on_disk.catalog import Catalog, FooterIndex, LogFile, OpenIndex
 from anabranch.storage.on_disk.files import Files
 from anabranch.storage.on_disk.holds import PlanHolds
+from anabranch.storage.on_disk.index_files import read_place
 from anabranch.storage.on_disk.indexing import load_file
 from anabranch.storage.on_disk.names import LedgerName
 from anabranch.storage.on_disk.rewrite import SUFFIX, Piece, RewriteDone, RewriteJob, plan_outputs
@@ -60,9 +63,13 @@ class FileFacts:
     record_bytes: int = 0
     # Old enough that its live entries will probably stay live for a while.
     is_settled: bool = True
+    # Its records are in an object store. It is removed like any file, and never rewritten.
+    is_moved: bool = False
 
     @property
     def is_mostly_dead(self) -> bool:
+        if self.is_moved:
+            return False
         # A small rewritten file is mostly header and blocks, and rewriting it would not change that.
         return 2 * self.live_bytes < (self.record_bytes if self.is_rewritten else self.disk_bytes)
 
@@ -74,6 +81,8 @@ class ReclaimPolicy:
     wal_bytes_max: int
     # WAL files whose stretches are shorter than this on average are rewritten, once there are enough for a job.
     stretch_bytes_min: int
+    # How much more than that there must be: ledgers of several files together are better to read than file by file.
+    wal_step_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +112,8 @@ def choose(files: Sequence[FileFacts], policy: ReclaimPolicy, *, is_thorough: bo
     chosen |= _crowds(alive, policy)
     wal = [file for file in alive if not file.is_rewritten]
     excess = sum(file.disk_bytes for file in wal if file.id not in chosen) - policy.wal_bytes_max
+    if excess <= policy.wal_step_bytes:
+        excess = 0
     for file in wal:
         if excess <= 0:
             break
@@ -116,7 +127,7 @@ def _crowds(files: Sequence[FileFacts], policy: ReclaimPolicy) -> set[int]:
     """Small rewritten files of one namespace, once there are enough of them to make one."""
     small: dict[str, list[int]] = {}
     for file in files:
-        if file.is_rewritten and file.disk_bytes < policy.file_bytes // 8:
+        if file.is_rewritten and not file.is_moved and file.disk_bytes < policy.file_bytes // 8:
             small.setdefault(file.folder, []).append(file.id)
     return {one for crowd in small.values() if len(crowd) >= _SOURCES_MAX for one in crowd}
 
@@ -154,8 +165,10 @@ class Reclaimer:
         live: Liveness,
         rewriter: Rewriter,
         clock_ms: Callable[[], int],
-        policy: ReclaimPolicy,
+        policy: Callable[[], ReclaimPolicy],
         *,
+        room_bytes: Callable[[], int | None] = lambda: None,
+        has_tier: bool = False,
         holds: PlanHolds | None = None,
         name_of: Callable[[int], LedgerName | None] = lambda _: None,
     ) -> None:
@@ -169,7 +182,12 @@ class Reclaimer:
         self._live = live
         self._rewriter = rewriter
         self._clock_ms = clock_ms
+        # Asked for at each pass: what is to be kept may depend on the room that there is.
         self._policy = policy
+        # The most bytes of files that a job may write; None for no bound but the number of its sources.
+        self._room_bytes = room_bytes
+        # Without one, moved files stay: their objects could not be deleted.
+        self._has_tier = has_tier
         # Plans of other processes that share this root; None if there are none.
         self._holds = holds
         self._name_of = name_of
@@ -186,6 +204,8 @@ class Reclaimer:
         self._doomed: list[tuple[LogFile, int]] = []
         # Sources with a damaged record: they are not rewritten.
         self._damaged: set[int] = set()
+        # The objects of moved files whose index files are gone: to be deleted.
+        self.garbage: list[str] = []
         self.rewritten_bytes = 0
         self.removed_files = 0
 
@@ -222,11 +242,12 @@ class Reclaimer:
         return {file.incarnation for file, _ in self._doomed}
 
     def live_bytes(self) -> int:
-        """As far as known: the live bytes of files that have not changed since the last pass, and of the one being
-        written."""
+        """On this disk, as far as known: the live bytes of files that have not changed since the last pass, and of the
+        one being written."""
         facts = dict(self._facts)
-        known = sum(one.live_bytes for one, _ in facts.values())
-        rest = [file for file in list(self._catalog.files.values()) if file.id not in facts]
+        known = sum(one.live_bytes for one, _ in facts.values() if not one.is_moved)
+        here = [file for file in list(self._catalog.files.values()) if file.place is None]
+        rest = [file for file in here if file.id not in facts]
         return known + sum(row.size for file in rest for row in self._live.rows(file))
 
     # -- one pass
@@ -247,7 +268,8 @@ class Reclaimer:
             await self._remove(gone)
             if not verdict.rewrite or not may_rewrite:
                 return
-            if not await self._rewrite(verdict.rewrite[:_SOURCES_MAX], rewriter or self._rewriter):
+            ids = self._first_job(verdict.rewrite)
+            if not ids or not await self._rewrite(ids, rewriter or self._rewriter):
                 return
 
     def _judge(self, is_thorough: bool, scope: Callable[[LogFile], bool]) -> ReclaimVerdict:
@@ -265,11 +287,20 @@ class Reclaimer:
             )
             for file in finished
         ]
-        return choose(facts, self._policy, is_thorough=is_thorough)
+        return choose(facts, self._policy(), is_thorough=is_thorough)
+
+    def _first_job(self, ids: Sequence[int]) -> Sequence[int]:
+        """As many of those files as one job rewrites."""
+        room = self._room_bytes()
+        if room is None:
+            return ids[:_SOURCES_MAX]
+        sizes = accumulate(self._facts[one][0].live_bytes if one in self._facts else 0 for one in ids)
+        return [one for one, size in zip(ids, sizes, strict=True) if size <= room][:_SOURCES_MAX]
 
     def _facts_of(self, file: LogFile, last_own: int) -> FileFacts:
         # The last checkpoint of the log being written is in its last finished file.
         is_needed = (file.incarnation == self._own and file.number == last_own) or file.id in self._damaged
+        is_needed = is_needed or (file.place is not None and not self._has_tier)
         known = self._facts.get(file.id)
         if known is None or known[0].is_needed != is_needed:
             with self._storing:
@@ -280,11 +311,12 @@ class Reclaimer:
                 file.id,
                 file.disk_bytes,
                 size,
-                count_stretches(file.index, rows),
+                count_stretches(file.index, rows) if file.place is None else 1,
                 file.is_rewritten,
                 is_needed,
                 str(file.path.parent) if file.is_rewritten else "",
                 sum(row[3] for row in file.index.rows()) if file.is_rewritten else 0,
+                is_moved=file.place is not None,
             )
             known = (facts, rows)
             with self._storing:
@@ -294,10 +326,10 @@ class Reclaimer:
         return known[0]
 
     def _is_replaced(self, file: LogFile, row: LiveRow) -> bool:
-        """True if a newer generation holds the same entries: a crash came between a rewrite and the removal of its
-        sources."""
+        """True if a copy that counts more holds the same entries: a crash came between a rewrite, or a move, and the
+        removal of what was copied."""
         first = row.first
-        newer = [one for one in self._catalog.files_of(row.ledger) if one.generation > file.generation]
+        newer = [one for one in self._catalog.files_of(row.ledger) if one.outranks(file)]
         while newer and first < row.end:
             found = (one.index.places(row.ledger, first, row.end - first) for one in newer)
             covered = max((len(places[1]) for places in found if places is not None), default=0)
@@ -348,7 +380,7 @@ class Reclaimer:
             pieces,
             self._generation,
             self._root,
-            file_bytes=self._policy.file_bytes,
+            file_bytes=self._policy().file_bytes,
             name_of=self._name_of,
         )
         sources = [(str(file.path), file.number, file.is_rewritten) for file, _ in found]
@@ -371,6 +403,24 @@ class Reclaimer:
         if not all(loaded):
             raise OSError("a rewritten file cannot be read back")
         return [one for one in loaded if one is not None]
+
+    def known_facts(self, files: Iterable[LogFile]) -> list[FileFacts]:
+        """The facts of those files that have not changed since the last pass, in their order, without damaged ones."""
+        found = (self._facts.get(file.id) for file in files if file.id not in self._damaged)
+        return [facts for known in found if known is not None for facts in (known[0],)]
+
+    def damaged(self, file: LogFile) -> None:
+        """It has a damaged record, and stays as it is."""
+        self._damaged.add(file.id)
+        self._touched([file])
+
+    async def exchange(self, sources: Sequence[LogFile], copies: Sequence[LogFile]) -> None:
+        """From now on the copies count; the sources go when no plan names them any more."""
+        known = {file.path for file in self._catalog.files.values() if file.is_rewritten}
+        for file in copies:
+            if file.path not in known:
+                self._catalog.add_indexed(file)
+        await self._remove([file for file in sources if file.id in self._catalog.files])
 
     async def _remove(self, files: Sequence[LogFile]) -> None:
         """Drops files from the catalog, then unlinks them, at once or when the last plan that names them has
@@ -400,6 +450,9 @@ class Reclaimer:
                 for path in (file.path, index):
                     with contextlib.suppress(FileNotFoundError):
                         self._files.unlink(path)
+            if file.place is not None:
+                # Only now: as long as there is an index file, there is the object.
+                self.garbage.append(file.place.key)
             # A mapped footer would keep the file's blocks allocated although its name is gone.
             file.index = OpenIndex()
 
@@ -420,15 +473,23 @@ def load_rewritten(
         except (FileNotFoundError, NotADirectoryError):
             continue
         for name in sorted(names):
-            if not name.endswith(SUFFIX):
+            if not name.endswith((SUFFIX, TIERED)):
                 folders.append(folder / name)
             elif name.startswith("."):
                 if may_remove:
                     files.unlink(folder / name)
             elif folder / name in except_for:
                 continue
-            elif (loaded := load_file(files, folder / name, 0, is_rewritten=True)) is not None:
+            elif (loaded := load_rewritten_file(files, folder / name)) is not None:
                 found.append(loaded)
             else:
                 log.error("%s has no readable footer and is not used", folder / name)
     return found
+
+
+def load_rewritten_file(files: Files, path: Path) -> LogFile | None:
+    """A rewritten file, or the index file of one that was moved; None if it cannot be used. Blocking."""
+    loaded = load_file(files, path, 0, is_rewritten=True)
+    if loaded is not None and is_tiered(path) and (place := read_place(files, path)) is not None:
+        loaded.place = place
+    return loaded if loaded is None or loaded.place is not None or not is_tiered(path) else None

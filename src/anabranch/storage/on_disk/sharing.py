@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from anabranch.model.position import Incarnation, LedgerId
+from anabranch.storage.core.judging import Judge
 from anabranch.storage.core.live import Liveness
 from anabranch.storage.on_disk import fences, takeover
 from anabranch.storage.on_disk.catalog import Catalog, LogFile, OpenIndex
@@ -27,7 +28,6 @@ from anabranch.storage.on_disk.commit import FileLedgerWriter
 from anabranch.storage.on_disk.files import Files
 from anabranch.storage.on_disk.holds import MARK, PlanHolds
 from anabranch.storage.on_disk.indexing import read_part, read_trailer, wal_numbers
-from anabranch.storage.on_disk.judging import Judge
 from anabranch.storage.on_disk.names import LedgerName, decode_names, load_names
 from anabranch.storage.on_disk.reclaim import Reclaimer, load_rewritten
 from anabranch.storage.on_disk.wal import wal_path
@@ -381,7 +381,7 @@ class Sharing:
             folder = folders.pop()
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 for name in self._files.list(folder):
-                    if not name.endswith((".wal", ".idx", ".led")):
+                    if not name.endswith((".wal", ".idx", ".led", ".tier")):
                         folders.append(folder / name)
                         continue
                     with contextlib.suppress(FileNotFoundError):

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from anabranch.storage.core.space import SpacePolicy
 from anabranch.storage.on_disk.log_root import LogRoot
 from anabranch.storage.on_disk.reclaim import Reclaimer
-from anabranch.storage.on_disk.space import SpacePolicy
 
 # How often the files of a shared log are counted.
 COUNT_SECONDS: Final = 5.0
@@ -52,6 +52,10 @@ class SpaceWatch:
         whole = self._policy.capacity(free=self.free_bytes, used=used)
         # Each of several processes has the part of the capacity that its files have of the log.
         return whole if known >= used else whole * known // used
+
+    def room_bytes(self) -> int:
+        """How much can be added, the reserve included, as of the last check."""
+        return self._policy.room(free=self.free_bytes, used=self.used_bytes())
 
     def told(self) -> str:
         return self._policy.told(free=self.free_bytes, used=self.used_bytes())

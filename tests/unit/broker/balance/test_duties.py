@@ -13,12 +13,13 @@ import pytest
 from anabranch.balance.core.states import BundleState
 from anabranch.balance.core.transfer import Duty, owned, split
 from anabranch.broker.balance.calls import RELEASED, ReleasedBundle
-from anabranch.broker.balance.moves import BundleMoves
+from anabranch.broker.balance.moves import LOOKS, SILENCE_MAX_S, BundleMoves
 from anabranch.broker.peers.directory import RegisteredPeers
 from anabranch.broker.peers.handshake import PeerIdentity
 from anabranch.broker.peers.peers import Peers
 from anabranch.model.bundles import BundleName
 from anabranch.model.names import TopicName
+from anabranch.simulation.machine.loop import SimLoop
 from unit.broker.balance.owners_lab import FOUR, SALES, TOPICS, Lab, Machine, owners_lab, settled
 
 BUNDLE = FOUR.bundles.ranges.bundles(SALES)[0]
@@ -182,7 +183,7 @@ async def test_a_destination_goes_on_waiting_for_a_source_that_is_at_work(
     source, other = await lab.started("b"), await lab.started("c")
     async with mover(lab, "a", silence_max_s=0.05) as me:
         version, left = await transfer(lab, other, source, me.machine), 1_000_000
-        with caplog.at_level(logging.INFO):
+        with caplog.at_level(logging.DEBUG):
             async with asyncio.timeout(10):
                 while caplog.text.count("is still handing it over") < 4:
                     if sign == "topics arrive":
@@ -194,6 +195,28 @@ async def test_a_destination_goes_on_waiting_for_a_source_that_is_at_work(
         assert me.state is BundleState.ASSIGNING
         await me.said(source, version)
         await lab.until(lambda: me.state is BundleState.ASSIGNED)
+
+
+def test_the_time_without_a_sign_counts_from_the_last_one() -> None:
+    """The source has told of progress, and then does nothing any more."""
+    loop, told_s = SimLoop(), 0.5 * SILENCE_MAX_S
+
+    async def waited() -> float:
+        async with owners_lab() as lab:
+            source, other = await lab.started("b"), await lab.started("c")
+            async with mover(lab, "a", silence_max_s=SILENCE_MAX_S) as me:
+                version = await transfer(lab, other, source, me.machine)
+                await asyncio.sleep(told_s)
+                await me.said(source, version, left=7)
+                began_s = loop.time()
+                while me.state is BundleState.ASSIGNING:  # noqa: ASYNC110  # How much time passes is the question.
+                    await asyncio.sleep(0.01)
+                return loop.time() - began_s
+
+    took_s = loop.run_until_complete(waited())
+    loop.close()
+    assert SILENCE_MAX_S <= took_s <= SILENCE_MAX_S * (1 + 2 / LOOKS)
+    assert took_s < 4.5, "a bundle is to have an owner within 5 s"
 
 
 async def test_a_source_lets_go_and_says_nothing_more_once_the_bundle_is_elsewhere(lab: Lab) -> None:

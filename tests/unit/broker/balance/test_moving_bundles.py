@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ from anabranch.broker.peers.methods import HELLO, Nothing
 from anabranch.client import ClientConnection
 from anabranch.client.transport.connection import PartKind
 from anabranch.model.bundles import BundleName
-from anabranch.model.names import PUBLIC_DEFAULT, TopicName
+from anabranch.model.names import PUBLIC_DEFAULT, NamespaceName, TopicName
 from anabranch.wire import pulsar_pb2 as pb
 from harness.simple_client import Producer
 from unit.broker.balance.balanced import (
@@ -303,6 +304,42 @@ async def test_a_leader_that_was_just_started_does_not_wait_for_a_broker_that_it
         await gone.metadata.expire_session()
         async with asyncio.timeout(5):
             await agree(cluster, gone)
+
+
+async def test_the_leader_repairs_while_it_finds_no_broker_for_other_bundles(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    former = leader_of(cluster)
+    policy = {
+        "namespaces": [str(PUBLIC_DEFAULT)],
+        "primary": ["nobody:1"],
+        "secondary": [],
+        "auto_failover_policy": {
+            "policy_type": "min_available",
+            "parameters": {"min_limit": "1", "usage_threshold": "100"},
+        },
+    }
+    path = "clusters/standalone/namespaceIsolationPolicies/nobodys"
+    answer = await former.rest("POST", path, json=policy)
+    assert answer.is_success, answer.text
+    closed = balancer(former).owners.bundles.ranges[PUBLIC_DEFAULT].bundles(PUBLIC_DEFAULT)
+    await until(lambda: all(state_of(former, bundle) is BundleState.FREED for bundle in closed))
+    assert (await former.rest("PUT", "namespaces/public/others", json={})).is_success
+    space = NamespaceName("public", "others")
+    await until(lambda: space in balancer(former).owners.bundles.ranges)
+    others = balancer(former).owners.bundles.ranges[space].bundles(space)
+    for node, bundle in zip(cluster.nodes, others, strict=False):
+        await balancer(former).requests.transfer(bundle, node.broker.registry.me.id, "for a test")
+    caplog.set_level(logging.INFO)
+    await balancer(former).election.resign()
+    await until(lambda: "the leader assigns" in caplog.text)
+    gone = other(cluster, former, leader_of(cluster))
+    had = balancer(former).owners.owned_by(gone.broker.registry.me.id)
+    assert had
+    await gone.metadata.expire_session()
+    await until(lambda: len(former.broker.registry.living()) == 2)
+    async with asyncio.timeout(5):
+        await until(lambda: all(balancer(former).owners.owner_of(one) is not None for one in had))
 
 
 async def test_nothing_is_given_away_until_the_store_has_been_well_for_a_while(cluster: Cluster) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
+import msgspec
 import pytest
 
 from anabranch.broker.compaction.worker import CompactionError, Worker
@@ -45,3 +49,18 @@ async def test_what_went_wrong_in_the_process_is_said() -> None:
             await worker.finish()
     finally:
         await worker.close()
+
+
+def test_a_process_whose_broker_was_killed_ends_without_a_traceback() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "anabranch.broker.compaction.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdout.close()
+    question = msgspec.msgpack.encode(("survey", []))
+    _, errors = process.communicate(len(question).to_bytes(4, "big") + question, timeout=60)
+    assert (process.returncode, errors) == (0, b"")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from anabranch.broker.dispatch.consumer import AttachedConsumer
 from anabranch.broker.dispatch.entry_buckets import EntryBucketDispatcher, OwnerNames
+from anabranch.broker.dispatch.kept import KeptBudget
 from anabranch.broker.policy.limits import DispatchLimits
 from anabranch.broker.state.cursor import Cursor
 from anabranch.model import buckets
@@ -34,6 +35,7 @@ class ToldOwnership:
 
     def __init__(self, splits: Splits) -> None:
         self.splits = splits
+        self.kept_budget = KeptBudget()
         self.reassignments = 0
         self.names: list[str | None] = [None] * (len(splits) + 1)
         self.followers: list[Callable[[OwnerNames], None]] = []

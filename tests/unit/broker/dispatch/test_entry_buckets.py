@@ -21,6 +21,7 @@ from anabranch.broker.dispatch import (
     every_bucket,
 )
 from anabranch.broker.dispatch.consumer import AttachedConsumer
+from anabranch.broker.dispatch.kept import KEPT_BYTES_MAX, KeptBudget
 from anabranch.broker.errors import ConsumerBusyError, SubscriptionBusyError
 from anabranch.broker.observe.subscription_stats import subscription_stats
 from anabranch.broker.policy.limits import DispatchLimits
@@ -187,6 +188,55 @@ def test_a_bucket_far_behind_stops_no_other_and_catches_up_in_order(make: Callab
     rig.loop.settle(3000)
     assert slow_link.places == late
     assert quick_link.places == soon
+
+
+def test_what_waits_for_room_is_read_from_a_file_once(make: Callable[..., BucketRig]) -> None:
+    rig = make(limits=DispatchLimits(burst_entries=8))
+    rig.log.cold.add(5)
+    places = [[at for _ in range(20) for at in rig.stamped(bucket)] for bucket in range(4)]
+    sharers = [rig.sharer(name, permits=1) for name in "abcd"]
+    rig.give(*"abcd")
+    for _ in range(20):
+        # One after the other, as clients ask for more.
+        for consumer, _ in sharers:
+            rig.subscription.flow(consumer, 1)
+            rig.loop.settle()
+    assert [link.places for _, link in sharers] == places
+    assert rig.log.entries_read == 80
+
+
+def test_a_consumer_that_stands_does_not_take_the_room_of_others(make: Callable[..., BucketRig]) -> None:
+    rig = make(limits=DispatchLimits(burst_entries=4))
+    rig.log.cold.add(5)
+    rig.ownership.kept_budget = KeptBudget(1 << 20)
+    late = [at for _ in range(40) for at in (*rig.stamped(0), *rig.stamped(1))][::2]
+    slow, slow_link = rig.sharer("slow", permits=0)
+    _, quick_link = rig.sharer("quick", permits=100_000)
+    rig.give("slow", "quick", "quick", "quick")
+    rig.loop.settle(1000)
+    assert len(quick_link.messages) == 40
+    assert rig.ownership.kept_budget.left < 1 << 20
+    rig.subscription.flow(slow, 100_000)
+    rig.loop.settle(1000)
+    assert slow_link.places == late
+    assert rig.log.entries_read == 80
+    assert rig.ownership.kept_budget.left == 1 << 20
+
+
+def test_what_is_kept_is_forgotten_with_the_last_consumer(make: Callable[..., BucketRig]) -> None:
+    rig = make()
+    rig.log.cold.add(5)
+    rig.stamped(0, 10)
+    rig.stamped(1, 10)
+    slow, _ = rig.sharer("slow", permits=0)
+    quick, _ = rig.sharer("quick", permits=100_000)
+    rig.give("slow", "quick", "quick", "quick")
+    rig.loop.settle(100)
+    budget = rig.ownership.kept_budget
+    assert budget.left < KEPT_BYTES_MAX
+    for one in (slow, quick):
+        rig.subscription.remove_consumer(one)
+    assert budget.left == KEPT_BYTES_MAX
 
 
 def test_others_go_on_while_a_bucket_catches_up(make: Callable[..., BucketRig]) -> None:

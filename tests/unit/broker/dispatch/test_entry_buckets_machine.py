@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from anabranch.broker.dispatch.consumer import AttachedConsumer
+from anabranch.broker.dispatch.kept import KeptBudget
 from anabranch.broker.policy.limits import DispatchLimits
 from anabranch.model import buckets
 from anabranch.model.position import Position
@@ -70,8 +71,9 @@ class SharedSegment(RuleBasedStateMachine):
         aside=st.integers(1, 4),
         burst=st.integers(1, 6),
         is_cold=st.booleans(),
+        kept_bytes=st.sampled_from((0, 150, 1 << 20)),
     )
-    def begin(self, splits: buckets.Splits, aside: int, burst: int, is_cold: bool) -> None:
+    def begin(self, splits: buckets.Splits, aside: int, burst: int, is_cold: bool, kept_bytes: int) -> None:
         limits = DispatchLimits(
             held_per_consumer_max=aside,
             burst_entries=burst,
@@ -81,6 +83,8 @@ class SharedSegment(RuleBasedStateMachine):
             subscription_unacked_max=2,
         )
         self.rig = BucketRig(splits, limits=limits)
+        self.kept_bytes = kept_bytes
+        self.rig.ownership.kept_budget = KeptBudget(kept_bytes)
         if is_cold:
             self.rig.log.cold.add(5)
         self.count = len(splits) + 1
@@ -280,6 +284,10 @@ class SharedSegment(RuleBasedStateMachine):
                 self.furthest[bucket] = at
 
     @invariant()
+    def no_more_is_kept_than_there_is_room_for(self) -> None:
+        assert 0 <= self.rig.ownership.kept_budget.left <= self.kept_bytes
+
+    @invariant()
     def no_bucket_is_with_two(self) -> None:
         holders: dict[int, str] = {}
         for name, sharer in self.sharers.items():
@@ -304,6 +312,7 @@ class SharedSegment(RuleBasedStateMachine):
         assert not missing, f"{missing} never came"
         assert self.rig.dispatcher.withheld == 0
         assert self.rig.dispatcher.is_all_sent
+        assert self.rig.ownership.kept_budget.left == self.kept_bytes
         self.ack_held(lambda sharer, at: True)
         assert self.rig.subscription.backlog() == 0
 

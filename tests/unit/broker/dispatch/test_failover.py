@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.broker.dispatch.consumer import AttachedConsumer
-from anabranch.broker.dispatch.selector import pick_failover
+from anabranch.broker.dispatch.selector import FailoverOrder
+from anabranch.model.keyhash import murmur3
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.entry import sticky_key
 from anabranch.wire.subscription_types import EXCLUSIVE, FAILOVER
@@ -27,15 +30,68 @@ def named(name: str, priority: int = 0) -> AttachedConsumer:
     return AttachedConsumer(1, name, RecordingLink(), kind=FAILOVER, priority=priority)
 
 
+def picked(consumers: Sequence[AttachedConsumer], topic: str, partition: int) -> AttachedConsumer:
+    order = FailoverOrder(topic, partition)
+    for one in consumers:
+        order.add(one)
+    active = order.pick()
+    assert active is not None
+    return active
+
+
+def by_the_ring(consumers: Sequence[AttachedConsumer], topic: str) -> AttachedConsumer:
+    """As the reference chooses: all points of all consumers on one ring."""
+    highest = min(one.priority for one in consumers)
+    candidates = sorted((one for one in consumers if one.priority == highest), key=lambda one: one.name)
+    ring = {murmur3(f"{one.name}{n}".encode()): one for one in candidates for n in range(100)}
+    points = sorted(ring)
+    at = bisect_left(points, murmur3(topic.encode()))
+    return ring[points[at] if at < len(points) else points[0]]
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 2)), min_size=1, max_size=12),
+    st.integers(-1, 5),
+    st.data(),
+)
+def test_whoever_comes_and_goes_the_active_one_is_that_of_all(
+    given_: list[tuple[str, int]], partition: int, data: st.DataObject
+) -> None:
+    order, present = FailoverOrder("topic", partition), list[AttachedConsumer]()
+    for name, priority in given_:
+        present.append(named(name, priority))
+        order.add(present[-1])
+        if len(present) > 1 and data.draw(st.booleans()):
+            order.remove(present.pop(data.draw(st.integers(0, len(present) - 1))))
+        first = min(one.priority for one in present)
+        in_order = sorted((one for one in present if one.priority == first), key=lambda one: one.name)
+        wanted = in_order[partition % len(in_order)] if partition >= 0 else by_the_ring(present, "topic")
+        assert order.pick() is wanted
+
+
+def test_one_of_thousands_joins_and_leaves_without_looking_at_the_others() -> None:
+    for partition in (-1, 7):
+        order = FailoverOrder("topic", partition)
+        crowd = [named(f"c{n}") for n in range(3000)]
+        for one in crowd:
+            order.add(one)
+        began = time.process_time()
+        order.add(late := named("late"))
+        assert order.pick() is not None
+        order.remove(late)
+        assert time.process_time() - began < 0.02
+
+
 def test_partitions_spread_over_the_consumers_in_name_order() -> None:
     consumers = [named("c"), named("a"), named("b")]
-    chosen = [pick_failover(consumers, "topic", partition).name for partition in range(6)]
+    chosen = [picked(consumers, "topic", partition).name for partition in range(6)]
     assert chosen == ["a", "b", "c", "a", "b", "c"]
 
 
 def test_only_the_highest_priority_is_chosen() -> None:
     consumers = [named("a", 2), named("b", 1), named("c", 1)]
-    chosen = {pick_failover(consumers, f"topic-{n}", -1).name for n in range(50)}
+    chosen = {picked(consumers, f"topic-{n}", -1).name for n in range(50)}
     assert chosen == {"b", "c"}
 
 
@@ -43,9 +99,9 @@ def test_only_the_highest_priority_is_chosen() -> None:
 @given(st.sets(st.text(min_size=1, max_size=4), min_size=2, max_size=6), st.data())
 def test_a_standby_that_leaves_never_changes_who_is_active(names: set[str], data: st.DataObject) -> None:
     consumers = [named(name) for name in sorted(names)]
-    active = pick_failover(consumers, "topic", -1)
+    active = picked(consumers, "topic", -1)
     leaving = data.draw(st.sampled_from([c for c in consumers if c is not active]))
-    assert pick_failover([c for c in consumers if c is not leaving], "topic", -1) is active
+    assert picked([c for c in consumers if c is not leaving], "topic", -1) is active
 
 
 def test_each_consumer_is_told_whether_it_is_active(make_rig: Callable[..., Rig]) -> None:

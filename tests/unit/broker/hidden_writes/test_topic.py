@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -323,6 +324,25 @@ async def test_a_topic_has_a_most_of_open_attempts_and_takes_more_once_some_are_
     await decide(rest, A)
     await reveal(rest)
     await write(rest, C, b"3", batch=1)
+
+
+async def test_of_very_many_open_batches_the_first_are_told(rest: Rest) -> None:
+    most = hidden_writes.ATTEMPTS_SHOWN_MAX
+    await write(rest, A, b"1", batch=7)
+    hidden = rest.broker.loaded()[NAME].hidden.entries
+    for n in range(3 * most):
+        hidden.attach(UUID(int=n).hex, WriteBatch("others", n))
+    found = await rest.get("/admin/v2/anabranch/writes")
+    assert len(found) == most
+    # What readers wait for is told first, however many others there are.
+    assert [found[0][name] for name in ("write", "batch", "attempts", "entries")] == ["job", 7, [A], 1]
+    last = 3 * most - 1
+    (one,) = await rest.get(f"/admin/v2/anabranch/writes?write=others&batch={last}")
+    assert (one["batch"], one["attempts"], one["heldSeconds"]) == (last, [UUID(int=last).hex], 0.0)
+    assert await rest.get("/admin/v2/anabranch/writes?write=others&batch=999999") == []
+    stats = await rest.get(f"/admin/v2/{TOPIC.replace('://', '/')}/internalStats")
+    assert len(stats["hiddenWrites"]) == most
+    assert stats["hiddenAttempts"] == 3 * most + 1
 
 
 async def test_no_more_attempts_are_dropped_over_rest_than_owners_can_read_in_a_moment(

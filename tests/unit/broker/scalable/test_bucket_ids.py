@@ -439,7 +439,7 @@ async def test_entries_in_no_single_bucket_are_counted_with_their_producer(
     assert all([await other.is_stored() for _ in range(5)])
     if is_deduplicating:
         assert not await other.send(0)
-    stats = topic_stats(await opened(cluster, topic))
+    stats = await topic_stats(await opened(cluster, topic))
     assert stats["unstampedEntries"] == 4
     assert {one["producerName"]: one["unstampedEntries"] for one in stats["publishers"]} == {
         "stamps": 0,
@@ -470,7 +470,7 @@ async def test_how_full_the_batches_of_each_bucket_are_is_told(
     made.write(12, 3, messages=3)
     made.write(15, messages=100)
     assert all([await made.is_stored() for _ in range(4)])
-    stats = topic_stats(await opened(cluster, topic))
+    stats = await topic_stats(await opened(cluster, topic))
     assert stats["entryBucketFill"] == [
         {"entries": 1, "messages": 10, "messagesPerEntry": 10.0},
         {"entries": 0, "messages": 0, "messagesPerEntry": 0.0},
@@ -483,6 +483,19 @@ async def test_how_full_the_batches_of_each_bucket_are_is_told(
     lines.finish()
     labels = 'topic="t"' if are_listed else 'cluster="c",namespace="public/default"'
     assert f"{PER_ENTRY}{{{labels}}} 5.0\n" in b"".join(page.pieces()).decode()
+
+
+@pytest.mark.parametrize("buckets", [1, 4])
+async def test_the_number_of_buckets_is_told_whether_consumers_share_the_segment_or_not(
+    cluster: Cluster, buckets: int
+) -> None:
+    topic = await segment(cluster, buckets=buckets)
+    page = Page()
+    lines = BucketLines(page, 'cluster="c"', per_topic=True)
+    lines.add('topic="t"', await opened(cluster, topic))
+    lines.finish()
+    found = b"".join(page.pieces()).decode()
+    assert f'anabranch_scalable_segment_entry_buckets{{topic="t"}} {buckets}\n' in found
 
 
 async def test_what_a_hidden_producer_does_not_stamp_is_counted_and_its_ids_are_not(cluster: Cluster) -> None:
@@ -515,4 +528,4 @@ async def test_a_segment_with_one_bucket_and_a_classic_topic_are_as_they_were(cl
         held = await cluster.first.broker.topic(topic)
         assert held.stamps is None
         assert not isinstance(held.publishing.dedup, BucketDeduplication)
-        assert "unstampedEntries" not in topic_stats(held)
+        assert "unstampedEntries" not in await topic_stats(held)

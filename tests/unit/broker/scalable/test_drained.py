@@ -174,10 +174,10 @@ async def test_a_terminated_classic_topic_shows_no_backlog_of_lost_chunks(cluste
     await cluster.first.read(CLASSIC, "s", 1)
     await publish_chunks(cluster, CLASSIC, 2, of=3)
     topic = await cluster.first.broker.topic(CLASSIC)
-    assert topic_stats(topic)["subscriptions"]["s"]["msgBacklog"] == 2
+    assert (await topic_stats(topic))["subscriptions"]["s"]["msgBacklog"] == 2
     await topic.terminate()
     assert await topic.subscriptions["s"].look_whether_drained()
-    assert topic_stats(topic)["subscriptions"]["s"]["msgBacklog"] == 0
+    assert (await topic_stats(topic))["subscriptions"]["s"]["msgBacklog"] == 0
 
 
 # -- readers

@@ -10,6 +10,7 @@ import pytest
 
 from anabranch.broker.broker import Broker
 from anabranch.broker.dispatch.selector import RANGES_MAX
+from anabranch.broker.subscription.cursor_keeper import CursorKeeper
 from anabranch.broker.topic.topic import Topic
 from anabranch.model.names import TopicName
 from anabranch.wire import pulsar_pb2 as pb
@@ -41,6 +42,24 @@ async def answer(peer: Peer, number: int) -> pb.BaseCommand:
         return number in (command.error.request_id, command.success.request_id)
 
     return await peer.wait_for(is_it)
+
+
+async def test_who_subscribes_looks_at_no_other_subscription(
+    broker: Broker, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    consumers = vars(CursorKeeper)["consumers"]
+
+    def counted(one: CursorKeeper) -> Any:
+        nonlocal looks
+        looks += 1
+        return consumers.fget(one)
+
+    for n in range(60):
+        await answer(peer, subscribe(peer, n, subscription=f"s{n}", durable=n % 2 == 0))
+    monkeypatch.setattr(CursorKeeper, "consumers", property(counted))
+    await answer(peer, subscribe(peer, 99, subscription="one more"))
+    assert looks < 20
 
 
 async def until(met: Callable[[], bool]) -> None:

@@ -16,7 +16,7 @@ from anabranch.broker.catalog.resources import MANAGED_LEDGERS
 from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.errors import NotReadyError, TopicNotFoundError
 from anabranch.broker.topic.topic import Topic
-from anabranch.broker.topics.handing_over import WAVE_TOPICS, HandOver
+from anabranch.broker.topics.handing_over import WAVE_TOPICS, WAVES_AT_ONCE, HandOver
 from anabranch.client import ClientConnection
 from anabranch.client.errors import ConnectionLost
 from anabranch.client.transport.connection import PartKind
@@ -38,6 +38,8 @@ class DirectMoves:
     nodes: list[Node]
     asked: list[LedgerId] = field(default_factory=list)
     told: list[list[TopicName]] = field(default_factory=list)
+    opening: int = 0
+    most_opening: int = 0
     # Called before the former owner hears of it, and before its answer arrives.
     before: Callable[[], Awaitable[None]] | None = None
     after: Callable[[], Awaitable[None]] | None = None
@@ -61,7 +63,12 @@ class DirectMoves:
         if self.is_silent:
             raise NotReadyError("it does not answer")
         node = next(node for node in self.nodes if node.broker.service_url == owner.service_url)
-        await node.broker.hand_over.open(topics)
+        self.opening += 1
+        self.most_opening = max(self.most_opening, self.opening)
+        try:
+            await node.broker.hand_over.open(topics)
+        finally:
+            self.opening -= 1
 
 
 @contextlib.asynccontextmanager
@@ -413,6 +420,22 @@ async def test_many_topics_move_in_waves() -> None:
         assert sorted(map(len, moves.told)) == [5, WAVE_TOPICS, WAVE_TOPICS]
         assert sorted(name for wave in moves.told for name in wave) == sorted(names)
         assert sorted(new.broker.loaded()) == sorted(names)
+
+
+async def test_bundles_that_move_at_the_same_time_take_turns() -> None:
+    """Else each topic of a wave would wait for those of all bundles, and the wave be closed for taking too long."""
+    async with two_brokers() as (cluster, moves):
+        former, new = cluster.nodes
+        names = [TopicName.parse(f"persistent://public/default/t{n}") for n in range(40)]
+        for name in names:
+            await former.broker.topic(name, create=True)
+            await former.client.producer(str(name))
+            believe(cluster, 1, name=name)
+        await asyncio.gather(*(former.broker.hand_over.let_go(name.__eq__) for name in names))
+        assert not former.broker.loaded()
+        assert sorted(new.broker.loaded()) == sorted(names)
+        assert len(moves.told) == len(names)
+        assert moves.most_opening == WAVES_AT_ONCE
 
 
 async def test_a_topic_that_comes_back_while_it_waits_to_be_moved_stays() -> None:

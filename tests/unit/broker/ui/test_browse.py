@@ -243,6 +243,24 @@ def test_a_batch_of_very_many_messages_is_not_looked_into() -> None:
     assert (found["value"]["as"], found["place"]) == ("unreadable", [1, 0, -1])
 
 
+async def test_keys_and_properties_of_any_length_are_shown_in_part(rest: Rest) -> None:
+    about = {"key": "k" * 100_000, "properties": {f"{n:04}": "v" * (1 << 16) for n in range(30)}}
+    async with (
+        anabranch.connect(rest.broker.service_url) as client,
+        client.producer("persistent://public/default/long", compression="zlib") as producer,
+    ):
+        for _ in range(5):
+            await producer.post(b"value", **about)  # type: ignore[arg-type]
+        await producer.flush()
+    answer = await rest.http.get(f"{PATH}/long?count=100")
+    assert len(answer.content) < 5 * 12_000
+    one = answer.json()["messages"][0]
+    assert one["key"] == "k" * 1000 + "…"
+    assert one["properties"] == {"0000": "v" * 3996 + "…", "…": "and 29 more"}
+    # Found by the whole key all the same.
+    assert not await look(rest, "long", key="k" * 1000)
+
+
 async def test_parts_that_were_not_looked_at_are_named(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
     await rest.publish("t", b"x")
     monkeypatch.setattr("anabranch.broker.ui.browse._Budget", lambda: _Budget(unpacked=0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -411,7 +412,7 @@ def test_every_command_takes_json_and_is_part_of_the_story() -> None:
     # Those want ZooKeeper: `tests/faults/test_zookeeper_cluster.py`.
     walked |= {"cluster init", "cluster status"}
     # Those read a log whose broker has stopped: `tests/unit/cli/broker/test_log.py`.
-    walked |= {"log gc", "log verify"}
+    walked |= {"log gc", "log verify", "log tier"}
     for path, options in leaves(build_parser(is_whole=True)):
         if path.split()[0] in ADMIN and path not in ENDLESS and path != "completion":
             assert "--json" in options, path
@@ -509,7 +510,7 @@ def test_config_shows_the_defaults_of_several_brokers(capsys: Capture) -> None:
         (["--brokers", "3", "--set", "defaultNumberOfNamespaceBundles=4"], "4", "--set"),
     ):
         assert main([*asked, *options]) == 0
-        name, shown, where = capsys.readouterr().out.splitlines()[1].split(maxsplit=2)
+        name, where, shown = re.split(r"\s{2,}", capsys.readouterr().out.splitlines()[1])
         assert (name, shown) == (asked[-1], value)
         assert where.startswith(origin)
 
@@ -518,7 +519,7 @@ def test_config_shows_what_differs_from_its_default(tmp_path: Path, capsys: Capt
     file = tmp_path / "broker.conf"
     file.write_text("maxMessageSize=5242880\nclusterName=east\n")
     assert main(["config", "show", "--changed", "--config", str(file)]) == 0
-    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]] == [
+    assert [line.split()[::2] for line in capsys.readouterr().out.splitlines()[1:]] == [
         ["clusterName", "east"]
     ]
 

@@ -376,6 +376,32 @@ async def test_an_application_that_does_not_acknowledge_holds_a_segment_no_longe
         assert script.acks == [(ONE, 1, 0, False)]
 
 
+async def test_an_application_that_waits_for_its_next_message_does_not_hold_a_segment(
+    script: ScriptedBroker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It acknowledges with later messages, and none would come."""
+    monkeypatch.setattr(stream, "FLIP_MAX_S", 1000.0)
+    monkeypatch.setattr(stream, "FLIP_STARVED_S", 0.01)
+    async with await open_stream(script, client, {1: 0, 2: 0}) as consumer:
+        for segment in (ONE, segment_topic(2)):
+            script.deliver(segment, 0)
+        held = await take(consumer, 2)
+        # Both at once.
+        assign(script, {1: 4, 2: 4})
+        # It works on a message.
+        await asyncio.sleep(0)
+        assert len(script.subscriptions) == 2
+        waiting = asyncio.create_task(consumer.receive())
+        await script.until(lambda: len(script.subscriptions) == 4)
+        await reads_as(script, KEY_SHARED, 2)
+        script.deliver(ONE, 0)
+        again = await waiting
+        await consumer.ack_cumulative(held[0])
+        await consumer.ack_cumulative(again)
+        await consumer.flush()
+        assert script.acks == [(ONE, 1, 0, False)]
+
+
 async def test_an_assignment_that_is_taken_back_meanwhile_is_read_as_it_is_by_then(
     script: ScriptedBroker, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

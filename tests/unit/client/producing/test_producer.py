@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
 from anabranch.client import BadArgument, Client, Closed, MessageId, Producer, RequestRefused
 from anabranch.client.producing import engine as flow
+from anabranch.errors import AnabranchError
 from anabranch.model.keyhash import segment_hash
 from anabranch.model.layout import SegmentLayout
 from anabranch.wire import pulsar_pb2 as pb
@@ -162,6 +165,37 @@ async def test_a_named_producer_goes_on_behind_what_the_topic_holds_of_it(
         assert await producer.send(b"x", key=LOW, sequence_id=6) == (0, -1, -1, -1)
         await results(await send(producer, LOW))
         assert script.sent == [(LEFT, 7)]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"properties": ["a"]}, "give a mapping of text to text"),
+        ({"event_time": datetime(2024, 5, 6)}, "has no time zone"),
+        ({"deliver_at": datetime(2024, 5, 6)}, "has no time zone"),
+        ({"deliver_after": -1}, "from 0 on"),
+        ({"deliver_after": float("nan")}, "from 0 on"),
+        ({"deliver_after": "1s"}, "from 0 on"),
+        ({"deliver_after": timedelta.max}, "no time|from 0 on"),
+    ],
+)
+async def test_options_of_a_message_that_mean_nothing_are_refused(
+    script: ScriptedBroker, client: Client, options: dict[str, Any], said: str
+) -> None:
+    """Before anything is sent: the next message has the first number."""
+    async with client.producer(TOPIC) as producer:
+        with pytest.raises(BadArgument, match=said):
+            await producer.send(b"x", **options)
+        await producer.send(b"x")
+        assert producer.last_sequence_id == 0
+
+
+async def test_a_name_that_is_no_text_is_refused(client: Client) -> None:
+    number: Any = 5
+    with pytest.raises(AnabranchError, match="5 is no name of a topic: give text"):
+        await client.producer(number)
+    with pytest.raises(AnabranchError, match="5 is no name of a topic: give text"):
+        await client.stream_consumer(number, "s")
 
 
 async def test_what_a_segment_holds_that_is_sealed_before_the_layout_says_so_is_not_sent_to_its_children(

@@ -11,7 +11,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import datetime
+from datetime import UTC, datetime
 from types import FrameType
 from typing import Any
 
@@ -187,7 +187,7 @@ def test_a_message_is_what_it_was_when_it_was_posted(
     value, properties = bytearray(b"before"), {"p": "before"}
     with connected.producer(TOPIC) as producer:
         producer.post(value, properties=properties, key="k")  # type: ignore[arg-type]
-        producer.post(b"x", properties=properties, key=b"\x00", event_time=datetime.fromtimestamp(5))
+        producer.post(b"x", properties=properties, key=b"\x00", event_time=datetime.fromtimestamp(5, UTC))
         value[:], properties["p"] = b"after!", "after"
     one, two = broker.stored()
     assert (one.payload, one.properties, one.key) == (b"before", {"p": "before"}, "k")

@@ -582,7 +582,9 @@ async def test_a_ledger_deleted_while_its_file_is_looked_at_is_noticed_the_next_
         raise OSError("nothing is to be rewritten here")
 
     with ThreadPoolExecutor(1) as executor:
-        reclaimer = Reclaimer(ROOT, Incarnation("own"), files, executor, catalog, live, refuse, clock, POLICY)
+        reclaimer = Reclaimer(
+            ROOT, Incarnation("own"), files, executor, catalog, live, refuse, clock, lambda: POLICY
+        )
 
         def delete() -> None:
             live.delete(LedgerId(1))

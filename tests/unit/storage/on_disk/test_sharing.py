@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from anabranch.model.position import Incarnation, LedgerId
+from anabranch.storage.core.judging import Judge
 from anabranch.storage.on_disk.file_store import FileLogStore
-from anabranch.storage.on_disk.judging import Judge
 from anabranch.storage.on_disk.names import LedgerName, NameWriter, decode_names, encode_names, load_names
 from anabranch.storage.on_disk.rewrite import RewriteDone, RewriteJob, run_job
 from anabranch.storage.on_disk.sharing import TURN

@@ -24,7 +24,7 @@ async def topics(services: AdminServices) -> HttpAnswer:
     async for name, bundle in in_turns(sorted((await open_bundles(services)).items(), key=_text), 100):
         if (topic := services.opened(name)) is not None:
             by_domain = found.setdefault(str(name.namespace), {}).setdefault(bundle, {})
-            by_domain.setdefault(name.domain.value, {})[str(name)] = topic_stats(topic)
+            by_domain.setdefault(name.domain.value, {})[str(name)] = await topic_stats(topic)
     return json_answer(found)
 
 

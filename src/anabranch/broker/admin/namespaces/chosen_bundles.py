@@ -14,6 +14,7 @@ from anabranch.broker.admin.across.all_brokers import from_others
 from anabranch.broker.admin.across.owner_calls import MEDIA
 from anabranch.broker.admin.elsewhere import InnerRequest
 from anabranch.broker.admin.http.answer import HttpAnswer
+from anabranch.broker.admin.http.large import in_turns
 from anabranch.broker.admin.http.needs import Needs
 from anabranch.broker.admin.http.routes import Routes
 from anabranch.broker.admin.namespaces.namespaces import logged_topics
@@ -37,11 +38,11 @@ async def range_of(services: AdminServices, namespace: NamespaceName, text: str)
         return text
     ranges = (await services.resources.policies(namespace)).bundles.ranges
     topics: Counter[str] = Counter()
-    for name in await logged_topics(services, namespace):
+    async for name in in_turns(await logged_topics(services, namespace)):
         topics[ranges.of(name).range] += 1
     heat = await _heat_everywhere(services, namespace) if text == ChosenBundle.HOT else {}
-    names = [bundle.range for bundle in ranges.bundles(namespace)]
-    return max(names, key=lambda one: (heat.get(one, 0.0), topics[one], -names.index(one)))
+    # Of equals `max` takes the first one.
+    return max(ranges.names, key=lambda one: (heat.get(one, 0.0), topics[one]))
 
 
 async def _heat_everywhere(services: AdminServices, namespace: NamespaceName) -> Mapping[str, float]:
@@ -68,7 +69,7 @@ async def heat(services: AdminServices, namespace: str) -> HttpAnswer:
 async def _heat_here(services: AdminServices, namespace: NamespaceName) -> dict[str, float]:
     ranges: BundleRanges = (await services.resources.policies(namespace)).bundles.ranges
     found: dict[str, float] = {}
-    for topic in services.loaded().values():
+    async for topic in in_turns(list(services.loaded().values())):
         if topic.name.namespace != namespace:
             continue
         sent = sum(consumer.rates[1] for one in topic.subscriptions.values() for consumer in one.consumers)

@@ -184,6 +184,8 @@ async def plan_topic(
             found = await _plan_before_damage(services.log, ledger, incarnation, at[1], span_stop)
         except LogMissingError as error:
             raise RestError(409, f"{name}: {error}; ask again, or read through the broker") from None
+        if draft.runs and draft.in_objects != bool(found.objects_url):
+            break  # A plan is of files or of objects; the reader asks for the rest.
         expires_ms.append(found.expires_at_ms)
         if found.objects_url:
             draft.root, draft.in_objects = found.objects_url, True

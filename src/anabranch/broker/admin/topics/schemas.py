@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -22,6 +21,18 @@ from anabranch.wire import pulsar_pb2 as pb
 routes = Routes("/admin/v2/schemas", tag="schemas", needs=Needs.TENANT_ADMIN, domain=Domain.PERSISTENT)
 
 _PATH = "/{tenant}/{namespace}/{topic}"
+
+
+# The definition of a primitive type in a key/value schema, which has none.
+_PRIMITIVE: Final = b'""'
+
+
+class _Parts(msgspec.Struct):
+    key: msgspec.Raw
+    value: msgspec.Raw
+
+
+_decode_parts = msgspec.json.Decoder(_Parts).decode
 
 
 class Posted(msgspec.Struct, rename="camel"):
@@ -114,16 +125,23 @@ async def _posted(request: HttpRequest, now_ms: int, topic: TopicName) -> Stored
 
 
 def _packed_parts(text: str) -> bytes:
-    """A key/value schema is sent as JSON with both definitions in it; on the wire each is preceded by its length."""
+    """A key/value schema is sent as JSON with both definitions in it; on the wire each is preceded by its length.
+
+    The definitions are checked and written tightly, and no value is made of anything in them: a megabyte may have very
+    many values."""
     try:
-        found = json.loads(text)
-        parts = [found["key"], found["value"]]
-    except (ValueError, TypeError, KeyError, RecursionError):
+        found = _decode_parts(text)
+        parts = [_tight(found.key), _tight(found.value)]
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         raise RestError(
             422, 'A key/value schema is sent as {"key": …, "value": …}, "" standing for a primitive'
         ) from None
-    packed = [b"" if part == "" else json.dumps(part, separators=(",", ":")).encode() for part in parts]
-    return b"".join(len(part).to_bytes(4, "big") + part for part in packed)
+    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+
+
+def _tight(part: msgspec.Raw) -> bytes:
+    written = msgspec.json.format(bytes(part), indent=-1)
+    return b"" if written == _PRIMITIVE else written
 
 
 def _shown_parts(data: bytes) -> str:
@@ -132,10 +150,10 @@ def _shown_parts(data: bytes) -> str:
         size = max(0, int.from_bytes(data[:4], "big", signed=True))
         part, data = data[4 : 4 + size], data[4 + size :]
         try:
-            shown[name] = json.loads(part) if part else ""
-        except (ValueError, RecursionError):
+            shown[name] = msgspec.Raw(msgspec.json.format(part, indent=-1) if part else _PRIMITIVE)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
             shown[name] = part.decode(errors="replace")
-    return json.dumps(shown, separators=(",", ":"))
+    return msgspec.json.encode(shown).decode(errors="replace")
 
 
 def _shown(version: int, schema: StoredSchema) -> dict[str, Any]:

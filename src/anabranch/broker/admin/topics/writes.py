@@ -26,7 +26,7 @@ from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.admin.topics.logged import LOGGED, PATH, LoggedTopic, check_owned
 from anabranch.broker.admin.topics.partitions import single
 from anabranch.broker.hidden_writes.records import Check, encode_record
-from anabranch.broker.hidden_writes.topic import OpenWrite
+from anabranch.broker.hidden_writes.topic import ATTEMPTS_SHOWN_MAX, OpenWrite
 from anabranch.broker.subscription.reader_loss import is_other_topic
 from anabranch.broker.topic.topic import Topic
 from anabranch.model.hidden_writes import (
@@ -48,6 +48,10 @@ routes = Routes("/admin/v2/anabranch", tag="hidden writes")
 ATTEMPTS_BYTES_MAX = 8 << 20
 # To drop more, a caller decides that no attempt has won.
 DROPPED_MAX = 100_000
+# The most undecided batches that a broker tells of at once.
+WRITES_SHOWN_MAX = 1_000
+# What one turn of the event loop has of them.
+_TOPICS_A_TURN = 5
 # Up to this many are checked on the loop: more take long.
 FEW = 1_000
 
@@ -102,15 +106,26 @@ BatchInPath = Annotated[WriteBatch, From(_in_path)]
 
 
 @routes.get("/writes", needs=Needs.ROUTE)
-async def open_writes(services: AdminServices, role: Role, request: HttpRequest) -> list[dict[str, Any]]:
+async def open_writes(
+    services: AdminServices,
+    role: Role,
+    request: HttpRequest,
+    write: Annotated[str, msgspec.Meta(max_length=WRITE_CHARS_MAX)] = "",
+    batch: int = 0,
+) -> list[dict[str, Any]]:
     """The undecided batches, by topic, of the topics that brokers have open and the role may produce to.
 
-    Those that delay readers come first, the longest delay before all."""
+    Those that delay readers come first, the longest delay before all. Of each broker a thousand are told, and of each
+    topic those that have the first thousand attempts; or only that `batch` of a `write`, with up to 100,000 attempts.
+    """
+    wanted = _batch(write, str(batch)) if write else None
+    attempts_max = DROPPED_MAX if wanted is not None else ATTEMPTS_SHOWN_MAX
     found: list[tuple[str, OpenWrite]] = []
-    for topic in list(services.loaded().values()):
+    async for topic in in_turns(list(services.loaded().values()), _TOPICS_A_TURN):
         if topic.hidden.has_attempts and await services.rights.may_produce(role, topic.name):
-            found += [(str(topic.name), one) for one in topic.hidden.open_writes()]
-    found.sort(key=lambda one: (-one[1].held_s, one[0], one[1].batch))
+            found += [(str(topic.name), one) for one in topic.hidden.open_writes(wanted, attempts_max)]
+            if len(found) > 2 * WRITES_SHOWN_MAX:
+                found = _first_of(found)
     mine = [
         {
             "topic": topic,
@@ -121,7 +136,7 @@ async def open_writes(services: AdminServices, role: Role, request: HttpRequest)
             "producers": one.producers,
             "heldSeconds": one.held_s,
         }
-        for topic, one in found
+        for topic, one in _first_of(found)
     ]
     answers = await from_others(services.elsewhere, same_request(request))
     theirs = [one for answer in answers for one in msgspec.json.decode(answer.body)]
@@ -130,6 +145,10 @@ async def open_writes(services: AdminServices, role: Role, request: HttpRequest)
     return sorted(
         mine + theirs, key=lambda one: (-one["heldSeconds"], one["topic"], one["write"], one["batch"])
     )
+
+
+def _first_of(found: list[tuple[str, OpenWrite]]) -> list[tuple[str, OpenWrite]]:
+    return sorted(found, key=lambda one: (-one[1].held_s, one[0], one[1].batch))[:WRITES_SHOWN_MAX]
 
 
 @routes.get("/writes/{write}/{number}", needs=Needs.ROUTE)

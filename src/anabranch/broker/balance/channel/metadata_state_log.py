@@ -163,17 +163,25 @@ class MetadataStateLog:
 
     async def _stored(self, path: str, change: BundleChange) -> Versioned:
         """Stores the change. A write without an answer is read back, and repeated if it is not there: the version that
-        it was checked against guards the repetition."""
+        it was checked against guards the repetition.
+
+        What was last read of the node is where it begins: where the change is valid after that, the write itself says
+        whether that is still so. A refusal is believed after a fresh read alone."""
         loop = asyncio.get_running_loop()
         value = encode_change(change)
         deadline: float | None = None  # Of a doubt.
+        known: _Known | None = self._nodes.get(path)
         while True:
             is_written = False
             try:
-                before = await self._metadata.get(path, fresh=True)
+                is_fresh = known is None
+                before = await self._metadata.get(path, fresh=True) if known is None else known.node
+                known = None
                 if deadline is not None and before is not None and before.value == value:
                     return before
                 refused = await self._why_not(path, change, before)
+                if refused is not None and not is_fresh:
+                    continue
                 if refused is not None:
                     self._take({path: before})
                     if deadline is not None and not _is_lost(path, change, before):

@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 
 from anabranch.broker.catalog.segment_records import segment_by_topic
 from anabranch.broker.dispatch.entry_buckets import OwnerNames
+from anabranch.broker.dispatch.kept import KeptBudget
 from anabranch.broker.errors import TopicNotFoundError
 from anabranch.controller.feed import TopicFeed
 from anabranch.controller.records import Records
@@ -50,10 +51,13 @@ def owners_of(records: Iterable[ConsumerRecord], segment: SegmentId, buckets: in
 class SegmentOwnership:
     """Implements `BucketOwnership` for one segment in one subscription."""
 
-    def __init__(self, sessions: _Sessions, segment: SegmentId, splits: Splits) -> None:
+    def __init__(
+        self, sessions: _Sessions, segment: SegmentId, splits: Splits, kept_budget: KeptBudget
+    ) -> None:
         self._sessions = sessions
         self._segment = segment
         self.splits = splits
+        self.kept_budget = kept_budget
         self.reassignments = 0
         # The last consumer that each bucket was given to.
         self._last: list[str | None] = [None] * (len(splits) + 1)
@@ -135,6 +139,7 @@ class BucketOwners:
     def __init__(self, records: Records, feed: TopicFeed) -> None:
         self._records = records
         self._feed = feed
+        self._kept_budget = KeptBudget()
         # Kept by the segments' ownerships.
         self._sessions: WeakValueDictionary[tuple[TopicName, str], _Sessions] = WeakValueDictionary()
 
@@ -149,4 +154,4 @@ class BucketOwners:
         if sessions is None:
             sessions = _Sessions(self._records, self._feed, topic, subscription)
             self._sessions[topic, subscription] = sessions
-        return SegmentOwnership(sessions, segment.id, segment.bucket_splits)
+        return SegmentOwnership(sessions, segment.id, segment.bucket_splits, self._kept_budget)

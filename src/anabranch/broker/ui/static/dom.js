@@ -27,6 +27,19 @@ export function put(element, ...children) {
   );
 }
 
+/**
+ * A row of a table that narrow windows show as a card, each figure with the name of its column. That takes the meaning of
+ * a table from its elements: roles give it back.
+ */
+export function card(row, heads) {
+  row.setAttribute("role", "row");
+  [...row.children].forEach((cell, i) => {
+    cell.setAttribute("role", i ? "cell" : "rowheader");
+    cell.dataset.label = heads[i];
+  });
+  return row;
+}
+
 /** Sets text only where it differs, so that selections and screen readers are left in peace. */
 export function text(element, value) {
   if (element.textContent !== value) element.textContent = value;

@@ -49,6 +49,20 @@ export function clock(ms, withSeconds = false) {
   return withSeconds ? `${text}:${two(at.getSeconds())}` : text;
 }
 
+/** A broker's sentence with its rates in words and its moments on this clock: "msgRateIn 12,000/s" is "12,000 msg/s in". */
+export function sentence(because) {
+  return because
+    .replace(
+      /\b(?:msg|bytes)Rate(In|Out) ([\d,.]+)( [kMG]?B)?\/s/g,
+      (_, way, figure, unit) => `${figure}${unit ?? " msg"}/s ${way.toLowerCase()}`,
+    )
+    .replace(/(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d) UTC/g, (_, day, time) => {
+      const at = Date.parse(`${day}T${time}Z`);
+      const isToday = new Date(at).toDateString() === new Date().toDateString();
+      return isToday ? clock(at, true) : `${new Date(at).toLocaleDateString()} ${clock(at, true)}`;
+    });
+}
+
 /** The name people use, of `topic://public/default/orders`. */
 export function shortName(topic) {
   const [, , tenant, namespace, ...rest] = topic.split("/");

@@ -3,7 +3,7 @@
 import { TimeChart, sparkline } from "./charts.js";
 import { colourOf } from "./colour.js";
 import { toAdmin, toService } from "./commands.js";
-import { command, h, keyed, put, s, set, text } from "./dom.js";
+import { card, command, h, keyed, put, s, set, text } from "./dom.js";
 import { ago, byteRate, bytes, count, messageRate, percent, short, shortName } from "./format.js";
 import { theme } from "./theme.js";
 
@@ -122,7 +122,7 @@ export class OverviewPage {
     );
     this.more = h("p", { class: "quiet" });
     this.empty = h("div", { class: "empty", hidden: true });
-    this.brokers = h("tbody", {});
+    this.brokers = h("tbody", { role: "rowgroup" });
     this.brokerHeads = BROKER_COLUMNS.map((name, i) =>
       h("th", { scope: "col", class: i > 1 ? "number" : "", hidden: !isShown(i, false) }, name),
     );
@@ -144,11 +144,11 @@ export class OverviewPage {
         { class: "scroll" },
         h(
           "table",
-          {},
+          { class: "cards", role: "table" },
           h(
             "thead",
-            {},
-            h("tr", {}, this.brokerHeads),
+            { role: "rowgroup" },
+            h("tr", { role: "row" }, this.brokerHeads),
           ),
           this.brokers,
         ),
@@ -245,7 +245,7 @@ export class OverviewPage {
   sums(answer) {
     const total = this.totals[this.totals.length - 1] ?? [0, 0, 0, 0, 0, 0];
     const tiles = [
-      [count(answer.topicCount, "topic"), `${count(answer.segmentCount, "segment")} in use`],
+      [count(answer.topicCount, "topic"), `${count(answer.segmentCount, "segment")} open, with sealed ones`],
       [messageRate(total[1]), `in, ${byteRate(total[3])}`],
       [messageRate(total[2]), `out, ${byteRate(total[4])}`],
       [short(total[5]), "messages waiting"],
@@ -378,7 +378,7 @@ export class OverviewPage {
           h("td", { class: i ? "number" : "", hidden: !isShown(i + 1, false) }),
         );
         const name = h("th", { scope: "row" });
-        return { element: h("tr", {}, name, cells), name, cells };
+        return { element: card(h("tr", {}, name, cells), BROKER_COLUMNS), name, cells };
       },
       (row, broker) => {
         const note = broker.isThis ? " (this one)" : broker.isSilent ? " (does not answer)" : "";

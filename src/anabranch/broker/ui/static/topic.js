@@ -3,8 +3,8 @@
 import { STEPS, colourOf, colourOfStep } from "./colour.js";
 import { TimeChart } from "./charts.js";
 import { toAdmin, toService } from "./commands.js";
-import { command, h, keyed, put, s, set, text } from "./dom.js";
-import { ago, byteRate, bytes, clock, count, messageRate, percent, range, short } from "./format.js";
+import { card, command, h, keyed, put, s, set, text } from "./dom.js";
+import { ago, byteRate, bytes, clock, count, messageRate, percent, range, sentence, short } from "./format.js";
 import { MessagesPanel } from "./messages.js";
 import { PolicyPanel } from "./policy.js";
 import { glyph } from "./river/marks.js";
@@ -26,6 +26,10 @@ const SPANS = [
 ];
 
 const FITTING = [60, 90, 120, 180, 240, 300, 420, 600, 900, 1200, 1800, 2700].map((seconds) => seconds * 1000);
+
+const SEGMENT_COLUMNS = ["Segment", "Hashes", "In", "Out", "Heat", "Waiting", "Read by", "Broker"];
+const SUBSCRIPTION_COLUMNS = ["Subscription", "Type", "Waiting", "Out", "Consumers"];
+const PARTITION_COLUMNS = ["Partition", "Waiting", "In", "Out", "Stored", "Producers"];
 
 export class TopicPage {
   /** `path` is tenant/namespace/name as in the address bar, still encoded. */
@@ -99,7 +103,7 @@ export class TopicPage {
     this.legendBar = h("div", { class: "legend", role: "note", "aria-label": "Legend" });
     this.hint = h("div", { class: "hint-card", hidden: true });
     this.river.body.append(this.hint);
-    this.rows = h("tbody", {});
+    this.rows = h("tbody", { role: "rowgroup" });
     this.decided = h("ol", { class: "decisions" });
     this.decidedEmpty = h(
       "p",
@@ -162,8 +166,7 @@ export class TopicPage {
   }
 
   table() {
-    const head = ["Segment", "Hashes", "In", "Out", "Heat", "Waiting", "Read by", "Broker"];
-    this.segmentHeads = head.map((name, i) =>
+    this.segmentHeads = SEGMENT_COLUMNS.map((name, i) =>
       h("th", { scope: "col", class: i > 1 && i < 6 ? "number" : "", hidden: i > 6 }, name),
     );
     return h(
@@ -175,11 +178,11 @@ export class TopicPage {
         { class: "scroll" },
         h(
           "table",
-          { class: "segments" },
+          { class: "segments cards", role: "table" },
           h(
             "thead",
-            {},
-            h("tr", {}, this.segmentHeads),
+            { role: "rowgroup" },
+            h("tr", { role: "row" }, this.segmentHeads),
           ),
           this.rows,
         ),
@@ -188,8 +191,7 @@ export class TopicPage {
   }
 
   subscriptionsCard() {
-    const head = ["Subscription", "Type", "Waiting", "Out", "Consumers"];
-    this.subscribed = h("tbody", {});
+    this.subscribed = h("tbody", { role: "rowgroup" });
     this.subscribedCard = h(
       "section",
       { class: "card", hidden: true },
@@ -199,14 +201,14 @@ export class TopicPage {
         { class: "scroll" },
         h(
           "table",
-          { class: "subscriptions" },
+          { class: "subscriptions cards", role: "table" },
           h(
             "thead",
-            {},
+            { role: "rowgroup" },
             h(
               "tr",
-              {},
-              head.map((name, i) => h("th", { scope: "col", class: i === 2 || i === 3 ? "number" : "" }, name)),
+              { role: "row" },
+              SUBSCRIPTION_COLUMNS.map((name, i) => h("th", { scope: "col", class: i === 2 || i === 3 ? "number" : "" }, name)),
             ),
           ),
           this.subscribed,
@@ -224,7 +226,7 @@ export class TopicPage {
       (one) => one.name,
       (one) => {
         const cells = Array.from({ length: 4 }, (_, i) => h("td", { class: i === 1 || i === 2 ? "number" : "" }));
-        return { element: h("tr", {}, h("th", { scope: "row" }, one.name), cells), cells };
+        return { element: card(h("tr", {}, h("th", { scope: "row" }, one.name), cells), SUBSCRIPTION_COLUMNS), cells };
       },
       (row, one) => {
         const away = (consumer) => (consumer.connected ? consumer.name : `${consumer.name} (away)`);
@@ -242,8 +244,7 @@ export class TopicPage {
   }
 
   partitionsCard() {
-    const head = ["Partition", "Waiting", "In", "Out", "Stored", "Producers"];
-    this.parts = h("tbody", {});
+    this.parts = h("tbody", { role: "rowgroup" });
     this.partsCard = h(
       "section",
       { class: "card", hidden: true },
@@ -253,14 +254,14 @@ export class TopicPage {
         { class: "scroll" },
         h(
           "table",
-          { class: "partitions" },
+          { class: "partitions cards", role: "table" },
           h(
             "thead",
-            {},
+            { role: "rowgroup" },
             h(
               "tr",
-              {},
-              head.map((name, i) => h("th", { scope: "col", class: i ? "number" : "" }, name)),
+              { role: "row" },
+              PARTITION_COLUMNS.map((name, i) => h("th", { scope: "col", class: i ? "number" : "" }, name)),
             ),
           ),
           this.parts,
@@ -279,7 +280,7 @@ export class TopicPage {
       (one) => {
         const cells = Array.from({ length: 5 }, () => h("td", { class: "number" }));
         const name = one.partition < 0 ? "not partitioned" : String(one.partition);
-        return { element: h("tr", {}, h("th", { scope: "row" }, name), cells), cells };
+        return { element: card(h("tr", {}, h("th", { scope: "row" }, name), cells), PARTITION_COLUMNS), cells };
       },
       (row, one) => {
         const isOpen = one.storage !== null;
@@ -404,7 +405,7 @@ export class TopicPage {
       stay: "Stays as it is.",
       failed: "Tried to change, and failed.",
     };
-    text(this.verdict, operation + (latest ? `${words[latest.kind]} ${latest.because}` : ""));
+    text(this.verdict, operation + (latest ? `${words[latest.kind]} ${sentence(latest.because)}` : ""));
   }
 
   subscriptions(all) {
@@ -448,7 +449,8 @@ export class TopicPage {
           String(segment.id),
         );
         const swatch = h("span", { class: "swatch" });
-        return { element: h("tr", {}, h("th", { scope: "row" }, swatch, open), cells), cells, swatch };
+        const element = card(h("tr", {}, h("th", { scope: "row" }, swatch, open), cells), SEGMENT_COLUMNS);
+        return { element, cells, swatch };
       },
       (row, segment) => {
         const waiting = Object.values(latest.segments?.[segment.id]?.backlog ?? {}).reduce(
@@ -509,7 +511,7 @@ export class TopicPage {
             rebucket: `Replaced ${one.segments.join(" and ")}.`,
           }[one.kind],
         );
-        text(row.why, `${one.because}${one.kind === "stay" && lasted > 1500 ? ` (for ${ago(lasted)})` : ""}`);
+        text(row.why, `${sentence(one.because)}${one.kind === "stay" && lasted > 1500 ? ` (for ${ago(lasted)})` : ""}`);
       },
     );
   }

@@ -13,7 +13,7 @@ every interleaving.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import msgspec
@@ -43,8 +43,10 @@ class MapNote(msgspec.Struct, array_like=True):
     scan_from: int
     # The log has ended, and all of its commits are in it.
     has_all: bool
-    # Objects that were not deleted yet, wanted or not, and their bytes.
-    sizes: dict[int, int]
+    # Objects that were not deleted yet, wanted or not, and their bytes: packed integers of 8 and 4 bytes. A map
+    # may have a million of them, and is read while other work waits.
+    objects: bytes
+    sizes: bytes
     # The namespaces of rewritten objects.
     namespaces: dict[int, str]
     ledgers: list[MappedLedger]
@@ -81,6 +83,13 @@ def rewritten_number(base: int, map_number: int, index: int, chance: int) -> int
     return base | (map_number & 0x3FFFFF) << 41 | (index & 0x1FF) << 32 | (chance & 0xFFFFFFFF)
 
 
-def namespaces_of(named: Mapping[int, str], numbers: Mapping[int, int]) -> dict[int, str]:
+def is_proved_garbage(number: int, newest: int) -> bool:
+    """Whether a rewritten object that the map `newest` does not name can never be named: the map for which it was made,
+    by its number, exists, or others have passed it."""
+    made_for = number >> 41 & 0x3FFFFF
+    return 0 < made_for <= newest < 0x3FFFFF
+
+
+def namespaces_of(named: Mapping[int, str], numbers: Collection[int]) -> dict[int, str]:
     """The namespaces of those that exist."""
     return {number: namespace for number, namespace in named.items() if number in numbers}

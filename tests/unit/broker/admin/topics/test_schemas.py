@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tracemalloc
 
 import pytest
 
+from anabranch.broker.admin.topics import schemas as schemas_rest
 from anabranch.broker.catalog import schemas as schemas_module
 from anabranch.broker.catalog.schemas import Schemas, StoredSchema, version_bytes
 from anabranch.broker.config.config import BrokerConfig
@@ -152,3 +154,17 @@ async def test_a_part_that_is_nested_too_deeply_is_shown_as_text(rest: Rest) -> 
     pair = StoredSchema(type=pb.Schema.KeyValue, name="", data=data, properties=types)
     await rest.broker.schemas.add(TOPIC, pair)
     assert len((await rest.get(PATH))["data"]) > len(part)
+
+
+def test_of_the_parts_of_a_key_value_schema_no_values_are_made() -> None:
+    text = '{"key": [' + ", ".join(["[]"] * 200_000) + '], "value": ""}'
+    tracemalloc.start()
+    try:
+        packed = schemas_rest._packed_parts(text)
+        shown = schemas_rest._shown_parts(packed)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert shown == text.replace(" ", "")
+    # The lists alone would take twenty times as much.
+    assert peak < 5 * len(text)

@@ -6,9 +6,12 @@ import json
 
 import pytest
 
+from anabranch.broker.observe.topic_stats import RUNS_SHOWN_MAX
+from anabranch.broker.state.cursor import Cursor
 from anabranch.client import RequestRefused
 from anabranch.wire import pulsar_pb2 as pb
 from unit.broker.admin.conftest import Rest
+from unit.broker.admin.http.test_large import Turns
 
 V2 = "/admin/v2"
 DEFAULT = f"{V2}/persistent/public/default"
@@ -170,6 +173,37 @@ async def test_internal_stats_tell_the_size_of_every_ledger(rest: Rest) -> None:
     then = await rest.get(f"{T}/internalStats")
     assert 0 < then["currentLedgerSize"] < first["totalSize"]
     assert sum(ledger["size"] for ledger in then["ledgers"]) == then["totalSize"] > first["totalSize"]
+
+
+async def test_stats_of_very_many_subscriptions_are_made_in_turns(rest: Rest) -> None:
+    await rest.call("PUT", f"{T}/subscription/s", 204)
+    (topic,) = rest.broker.loaded().values()
+    turns, taken = Turns(), []
+    for many in (0, 2000):
+        for n in range(many):
+            made = topic.subscribing.make(f"r{n}", Cursor(topic.log.first), is_durable=False)
+            topic.subscribing.all[f"r{n}"] = made
+        before = turns.count
+        assert len((await rest.get(f"{T}/stats"))["subscriptions"]) == many + 1
+        taken.append(turns.count - before)
+    turns.close()
+    assert taken[1] >= taken[0] + 9
+
+
+async def test_internal_stats_name_the_first_of_very_many_holes(rest: Rest) -> None:
+    await rest.call("PUT", f"{T}/subscription/s", 204)
+    await rest.call("PUT", f"{T}/subscription/other", 204)
+    (topic,) = rest.broker.loaded().values()
+    for name in ("s", "other"):
+        ledger, first = topic.subscriptions[name].cursor.next
+        for n in range(RUNS_SHOWN_MAX - 10):
+            topic.subscriptions[name].cursor.ack((ledger, first + 2 * n + 1))
+    told = (await rest.get(f"{T}/internalStats"))["cursors"]
+    shown = [told[name]["individuallyDeletedMessages"] for name in ("s", "other")]
+    assert [text.count("..") for text in shown] == [RUNS_SHOWN_MAX - 10, 10]
+    assert shown[1].endswith("],…]")
+    assert "…" not in shown[0]
+    assert told["other"]["totalNonContiguousDeletedMessagesRange"] == RUNS_SHOWN_MAX - 10
 
 
 async def test_lookup_names_this_broker(rest: Rest) -> None:

@@ -4,7 +4,7 @@
 // shown on hover and on focus alike.
 
 import { h, keyed, s, set } from "../dom.js";
-import { ago, clock, count } from "../format.js";
+import { ago, clock, count, sentence } from "../format.js";
 
 const MATCH_MS = 65_000;
 
@@ -34,7 +34,7 @@ export function changes(joins, decisions) {
       at: join.at,
       y: join.y,
       what,
-      why: decision ? decision.because : "No decision about it is remembered, so somebody asked for it.",
+      why: decision ? sentence(decision.because) : "No decision about it is remembered, so somebody asked for it.",
       rule: decision?.rule ?? "",
     };
   });
@@ -67,7 +67,7 @@ export function stays(decisions, from, to) {
       kind: one.kind,
       from: one.at,
       until: decisions[i + 1]?.at ?? to,
-      why: one.because,
+      why: sentence(one.because),
       times: one.times,
     }))
     .filter((one) => (one.kind === "stay" || one.kind === "failed") && one.until >= from && one.from <= to);

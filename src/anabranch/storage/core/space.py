@@ -15,8 +15,12 @@ class SpacePolicy:
     step_bytes: int
 
     def is_accepting(self, *, free: int, used: int, was_accepting: bool) -> bool:
-        room = free if self.quota_bytes is None else min(free, self.quota_bytes - used)
-        return room >= self.reserve_bytes + (0 if was_accepting else self.step_bytes)
+        return self.room(free=free, used=used) >= self.reserve_bytes + (
+            0 if was_accepting else self.step_bytes
+        )
+
+    def room(self, *, free: int, used: int) -> int:
+        return free if self.quota_bytes is None else max(0, min(free, self.quota_bytes - used))
 
     def capacity(self, *, free: int, used: int) -> int:
         """The most bytes that the log may take."""
