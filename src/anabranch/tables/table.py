@@ -4,8 +4,8 @@
     table.refresh()
     table.commit(…)         # True, or False because another writer was faster: `refresh`, and begin again
 
-A writer that dies at any step leaves the table as it was, or as it was to become, and perhaps files that no version has;
-`sweep` removes these.
+A writer that dies at any step leaves the table as it was, or as it was to become, and perhaps files that no version
+has; `sweep` removes these.
 """
 
 from __future__ import annotations
