@@ -116,7 +116,10 @@ class Decoding:
                     unfit |= part.is_valid().to_numpy(zero_copy_only=False)
                 else:
                     columns[name] = target
-        columns[UNDECODED] = pc.if_else(pa.array(unfit), values, pa.scalar(None, pa.binary()))
+        # An entry that could not be opened has its bytes there already.
+        kept = pc.if_else(pa.array(unfit), values, pa.scalar(None, pa.binary()))
+        columns[UNDECODED] = pc.coalesce(rows.column(UNDECODED), kept)
+        unfit |= rows.column(UNDECODED).is_valid().to_numpy(zero_copy_only=False)
         columns[VALUE] = pa.nulls(rows.num_rows, pa.binary())
         return _filled(columns, schema, rows.num_rows), int(np.count_nonzero(unfit))
 

@@ -11,16 +11,17 @@ import asyncio
 import logging
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from anabranch.client.errors import TopicDeleted
+from anabranch.client.errors import CryptoFailed, TopicDeleted
 from anabranch.model.cut import Cut, MessagePosition
 from anabranch.model.resuming import DataLost
 from anabranch.model.segments import SegmentId
+from anabranch.spark.plan.task import Task
 from anabranch.table_writer.core.reached import cut_short, position_behind
 from anabranch.table_writer.feed import Stretch, TableFeed, told
 from anabranch.table_writer.settings import WriterSettings
@@ -134,8 +135,6 @@ class TopicWriter:
         return Path(self._settings.drafts or tempfile.gettempdir())
 
     def _read(self, table: TopicTable, stretch: Stretch) -> _Read:
-        from anabranch.spark.task.read_slice import messages
-        from anabranch.tables.core.rows import raw_rows
         from anabranch.tables.core.schema import RAW
 
         if self._decoding is not None:
@@ -144,11 +143,11 @@ class TopicWriter:
         with _Files(self._drafts(), table.schema or RAW, self._active_decoding()) as files:
             for task in stretch.tasks:
                 segment = task.slice.segment
-                for batch in messages(task):
-                    if not files.add(segment, raw_rows(batch, task.topic, segment)):
+                for rows, behind in _rows_of(task):
+                    if not files.add(segment, rows):
                         progress.has_more = True  # These rows need columns that this commit's files have not.
                         break
-                    progress.took(segment, batch, files.bytes)
+                    progress.took(segment, behind, files.bytes)
                     if progress.has_more:
                         break
                 if progress.has_more:
@@ -226,7 +225,7 @@ class _Files:
         """False if the rows need more columns: they belong into the next commit."""
         from anabranch.tables.parquet import DayFiles, fitted_batch
 
-        undecoded = 0
+        undecoded = rows.num_rows - rows.column("undecoded").null_count
         schema = self.schema
         if self._decoding is not None:
             schema = self._decoding.schema_for(schema, rows)
@@ -258,10 +257,27 @@ class _Progress:
         self.partly: dict[SegmentId, MessagePosition] = {}
         self.has_more = False
 
-    def took(self, segment: SegmentId, batch: Any, size: int) -> None:
-        """Takes note of a batch that was written, and of the bytes of the commit with it."""
-        last = batch.num_rows - 1
-        names = ("ledger_id", "entry_id", "batch_index")
-        ledger, entry, index = (batch.column(name)[last].as_py() for name in names)
-        self.partly[segment] = position_behind(ledger, entry, index)
+    def took(self, segment: SegmentId, behind: MessagePosition, size: int) -> None:
+        """Takes note of rows that were written, and of the bytes of the commit with them."""
+        self.partly[segment] = behind
         self.has_more = size >= self._bytes_max or self._clock() >= self._deadline_s
+
+
+def _rows_of(task: Task) -> Iterator[tuple[pa.RecordBatch, MessagePosition]]:
+    """The rows of a slice, each batch with the position behind it."""
+    from anabranch.spark.task.read_slice import messages
+    from anabranch.tables.core.rows import raw_rows
+
+    at = task.slice.start
+    try:
+        for batch in messages(task):
+            last = batch.num_rows - 1
+            names = ("ledger_id", "entry_id", "batch_index")
+            ledger, entry, index = (batch.column(name)[last].as_py() for name in names)
+            at = position_behind(ledger, entry, index)
+            yield raw_rows(batch, task.topic, task.slice.segment), at
+    except CryptoFailed as error:
+        from anabranch.table_writer.sealed import sealed_rows
+
+        log.info("%s: some entries keep their bytes as they are: %s", task.segment_topic, error)
+        yield from sealed_rows(task, at)
