@@ -88,7 +88,8 @@ LOADED_LATE = {
     ),
     *(f"tables/core/{name}.py" for name in ("rows", "schema", "statistics")),
     *("tables/parquet.py", "tables/verify.py"),
-    *("table_writer/decoding.py", "table_writer/sealed.py", "table_writer/core/widening.py"),
+    "table_writer/core/widening.py",
+    *("table_writer/decoding.py", "table_writer/sealed.py", "table_writer/reading.py"),
 }
 IMPURE = {"asyncio", "logging", "os", "random", "secrets", "socket", "threading", "time", "uuid"}
 

@@ -109,9 +109,11 @@ class Decoding:
             found, bad = version.decoder.decode(values, None, keys)
             unfit[[row for row, _ in bad]] = True
             parts = found.flatten() if version.is_record else [found]
-            names = widened(schema, version.fields).columns
-            for part, name in zip(parts, names, strict=True):
-                target = None if name is None else _fitted(part, schema.field(name).type)
+            wide = widened(schema, version.fields)
+            for part, name in zip(parts, wide.columns, strict=True):
+                # The files may have been begun without that column, or with a narrower one.
+                has_room = name in schema.names and schema.field(name) == wide.schema.field(name)
+                target = _fitted(part, schema.field(name).type) if has_room else None
                 if name is None or target is None:
                     unfit |= part.is_valid().to_numpy(zero_copy_only=False)
                 else:

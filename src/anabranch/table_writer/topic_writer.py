@@ -12,7 +12,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -21,8 +21,7 @@ from anabranch.client.errors import CryptoFailed, TopicDeleted
 from anabranch.model.cut import Cut, MessagePosition
 from anabranch.model.resuming import DataLost
 from anabranch.model.segments import SegmentId
-from anabranch.spark.plan.task import Task
-from anabranch.table_writer.core.reached import cut_short, position_behind
+from anabranch.table_writer.core.reached import cut_short
 from anabranch.table_writer.feed import Stretch, TableFeed, told
 from anabranch.table_writer.settings import WriterSettings
 from anabranch.tables.core.commit import NewFile
@@ -85,6 +84,8 @@ class TopicWriter:
         self._check = check
         self.mode = mode
         self._decoding: Decoding | None = None
+        # Segments with entries that a client cannot open.
+        self._sealed: set[SegmentId] = set()
         self.table: TopicTable | None = None
 
     async def open(self) -> None:
@@ -135,19 +136,25 @@ class TopicWriter:
         return Path(self._settings.drafts or tempfile.gettempdir())
 
     def _read(self, table: TopicTable, stretch: Stretch) -> _Read:
+        from anabranch.table_writer.reading import rows_of
         from anabranch.tables.core.schema import RAW
 
         if self._decoding is not None:
             self._decoding.refresh()
         progress = _Progress(self._settings.commit_bytes, self._clock() + READING_MAX_S, self._clock)
-        with _Files(self._drafts(), table.schema or RAW, self._active_decoding()) as files:
+        segment = SegmentId(0)
+        with (
+            self._noting_sealed(lambda: segment),
+            _Files(self._drafts(), table.schema or RAW, self._active_decoding()) as files,
+        ):
             for task in stretch.tasks:
                 segment = task.slice.segment
-                for rows, behind in _rows_of(task):
-                    if not files.add(segment, rows):
+                for rows, behind in rows_of(task, is_sealed=segment in self._sealed):
+                    if not files.add(segment, rows, may_wait=behind is not None):
                         progress.has_more = True  # These rows need columns that this commit's files have not.
                         break
-                    progress.took(segment, behind, files.bytes)
+                    if behind is not None:
+                        progress.took(segment, behind, files.bytes)
                     if progress.has_more:
                         break
                 if progress.has_more:
@@ -162,6 +169,17 @@ class TopicWriter:
         return _Read(
             tuple(written), cut, files.rows, files.bytes, files.undecoded, progress.has_more, files.schema
         )
+
+    @contextmanager
+    def _noting_sealed(self, segment: Callable[[], SegmentId]) -> Iterator[None]:
+        """Entries that a client cannot open were passed by reading through the broker: from the next attempt on, all of
+        that segment is read in another way, and nothing of this attempt is committed."""
+        try:
+            yield
+        except CryptoFailed as error:
+            log.info("%s: some entries keep their bytes as they are: %s", self._feed.topic, error)
+            self._sealed.add(segment())
+            raise
 
     def _active_decoding(self) -> Decoding | None:
         if self.mode != "decoded":
@@ -221,8 +239,8 @@ class _Files:
         if self._files is not None:
             self._files.__exit__(*failed)
 
-    def add(self, segment: SegmentId, rows: pa.RecordBatch) -> bool:
-        """False if the rows need more columns: they belong into the next commit."""
+    def add(self, segment: SegmentId, rows: pa.RecordBatch, *, may_wait: bool) -> bool:
+        """False if the rows need more columns and `may_wait`: they belong into the next commit."""
         from anabranch.tables.parquet import DayFiles, fitted_batch
 
         undecoded = rows.num_rows - rows.column("undecoded").null_count
@@ -230,7 +248,10 @@ class _Files:
         if self._decoding is not None:
             schema = self._decoding.schema_for(schema, rows)
             if self._files is not None and schema != self.schema:
-                return False
+                if may_wait:
+                    return False
+                # Their place is unknown until all of the segment is read. What has no column yet keeps its bytes.
+                schema = self.schema
             rows, undecoded = self._decoding.rows(rows, schema)
         elif rows.schema != schema:
             rows = fitted_batch(rows, schema)
@@ -261,23 +282,3 @@ class _Progress:
         """Takes note of rows that were written, and of the bytes of the commit with them."""
         self.partly[segment] = behind
         self.has_more = size >= self._bytes_max or self._clock() >= self._deadline_s
-
-
-def _rows_of(task: Task) -> Iterator[tuple[pa.RecordBatch, MessagePosition]]:
-    """The rows of a slice, each batch with the position behind it."""
-    from anabranch.spark.task.read_slice import messages
-    from anabranch.tables.core.rows import raw_rows
-
-    at = task.slice.start
-    try:
-        for batch in messages(task):
-            last = batch.num_rows - 1
-            names = ("ledger_id", "entry_id", "batch_index")
-            ledger, entry, index = (batch.column(name)[last].as_py() for name in names)
-            at = position_behind(ledger, entry, index)
-            yield raw_rows(batch, task.topic, task.slice.segment), at
-    except CryptoFailed as error:
-        from anabranch.table_writer.sealed import sealed_rows
-
-        log.info("%s: some entries keep their bytes as they are: %s", task.segment_topic, error)
-        yield from sealed_rows(task, at)
