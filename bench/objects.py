@@ -12,6 +12,8 @@ import contextlib
 import math
 import os
 import secrets
+import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
@@ -29,7 +31,7 @@ from anabranch.storage.object.obstore_medium import open_medium
 from anabranch.storage.object.policy import ObjectLogPolicy
 from anabranch.storage.port import Buffer, LogError
 from harness.broker_process import BrokerProcess
-from harness.minio import bucket_url
+from harness.minio import bucket_url, endpoint
 
 TOPIC = "persistent://public/default/measured"
 ENTRY = os.urandom(64 << 10)
@@ -81,10 +83,25 @@ def quantiles(times: list[float]) -> str:
     return f"p50 {times[len(times) // 2] * 1e3:.1f} ms, p99 {times[len(times) * 99 // 100] * 1e3:.1f} ms"
 
 
-def publish(puts_per_second: float, seconds: float = 15.0, rate: int = 1000) -> None:
+def publish_far(seconds: float = 15.0) -> None:
+    """The same through a proxy that answers as late as S3 does (`soak/s3_proxy.py`)."""
+    command = [sys.executable, "-m", "soak.s3_proxy", "--store", endpoint()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as proxy:
+        assert proxy.stdout is not None
+        far = proxy.stdout.readline().strip()
+        try:
+            print("behind a proxy with latencies of S3:", flush=True)
+            publish(0, seconds, store=far)
+        finally:
+            proxy.kill()
+
+
+def publish(
+    puts_per_second: float, seconds: float = 15.0, rate: int = 1000, store: str | None = None
+) -> None:
     """Messages of 1 KB at an even pace on one connection, each sent on its own; from its sending to its receipt."""
     settings = {
-        "logUrl": bucket_url(f"bench-{secrets.token_hex(6)}"),
+        "logUrl": bucket_url(f"bench-{secrets.token_hex(6)}").replace(endpoint(), store or endpoint()),
         "logObjectPutsPerSecond": puts_per_second,
     }
     payload = os.urandom(1024)
@@ -236,6 +253,7 @@ def main() -> None:
     asyncio.run(catch_up())
     publish(0)
     publish(10)
+    publish_far()
     idle()
 
 

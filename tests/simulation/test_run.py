@@ -11,8 +11,8 @@ from dataclasses import astuple
 import pytest
 
 from anabranch.cli.main import main
-from anabranch.simulation.cluster.sabotage import OF_SHARING, OF_THE_BALANCER, Sabotage
-from anabranch.simulation.cluster.sharing import SharingFigures
+from anabranch.simulation.cluster.sabotage import OF_GROUPS, OF_SHARING, OF_THE_BALANCER, Sabotage
+from anabranch.simulation.cluster.sharing import GroupFigures, SharingFigures
 from anabranch.simulation.run import run
 from anabranch.simulation.world.kinds import TroubleKind, drawn
 
@@ -39,7 +39,7 @@ def test_nothing_acknowledged_is_lost_and_everything_gets_done(first: int) -> No
 
 @pytest.mark.parametrize(
     "sabotage",
-    [one for one in Sabotage if one not in OF_THE_BALANCER | OF_SHARING],
+    [one for one in Sabotage if one not in OF_THE_BALANCER | OF_SHARING | OF_GROUPS],
     ids=lambda s: s.name.lower(),
 )
 def test_a_fault_put_in_is_found_within_a_few_dozen_seeds(sabotage: Sabotage) -> None:
@@ -78,6 +78,25 @@ def test_consumers_of_whole_clusters_share_segments_in_every_way_there_is() -> N
     # Segments come to be shared and go back, buckets move and wait for their holders, entries are of several or of all
     # buckets, and buckets fall behind.
     assert all(count > 0 for count in astuple(sharing)), str(sharing)
+
+
+def test_members_of_checkpoint_groups_share_segments_and_hand_them_over() -> None:
+    groups = GroupFigures()
+    for seed in range(6):
+        report = run(seed, kinds=frozenset({TroubleKind.CHECKPOINTS}))
+        assert report.is_good, str(report)
+        groups += report.groups
+    assert all(count > 0 for count in astuple(groups)), str(groups)
+
+
+@pytest.mark.parametrize(
+    "sabotage", [one for one in Sabotage if one in OF_GROUPS], ids=lambda s: s.name.lower()
+)
+def test_a_fault_put_into_checkpoint_groups_is_found_within_a_few_dozen_seeds(sabotage: Sabotage) -> None:
+    groups = frozenset({TroubleKind.CHECKPOINTS})
+    assert any(
+        not run(seed, sabotage=frozenset({sabotage}), kinds=groups).is_good for seed in range(SABOTAGE_SEEDS)
+    )
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from anabranch.simulation.cluster.sabotage import Sabotage
 from anabranch.simulation.cluster.sharing import watched_sharing
 from anabranch.simulation.machine.loop import Deadlock, Livelock
 from anabranch.simulation.plays.brief_topics import BriefTopics
+from anabranch.simulation.plays.checkpoint_groups import CheckpointGroups
 from anabranch.simulation.plays.chunked import Chunked
 from anabranch.simulation.plays.groups import GroupPlay
 from anabranch.simulation.plays.in_doubt import Bursts
@@ -55,6 +56,7 @@ PLAYS: Final[tuple[type[Play], ...]] = (
     Waiting,
     GroupPlay,
     Spoilt,
+    CheckpointGroups,
 )
 
 
@@ -295,7 +297,7 @@ def run(
     """
     world = World(seed, brokers, is_traced=is_traced, sabotage=sabotage, kinds=kinds)
     report, whole = world.report, ClusterRun(world)
-    with _surroundings(world), watched_sharing(report.sharing, sabotage):
+    with _surroundings(world), watched_sharing(report.sharing, report.groups, sabotage):
         try:
             world.loop.run_until_complete(whole.main())
         except (Stuck, Deadlock, Livelock) as error:

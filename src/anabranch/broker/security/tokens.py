@@ -56,7 +56,8 @@ class Tokens:
                 "the token was not signed with this broker's key: ask for a new one", "INVALID_TOKEN"
             ) from None
         except (jwt.PyJWTError, ValueError, RecursionError) as error:
-            raise AuthenticationFailed(f"the token cannot be read: {error}", "INVALID_TOKEN") from None
+            why = str(error) if token.count(b".") == 2 else "a token is three parts with dots between them"
+            raise AuthenticationFailed(f"the token cannot be read: {why}", "INVALID_TOKEN") from None
         expires_s = _time(claims, "exp")
         if expires_s is not None:
             expires_s += self.skew_s

@@ -36,6 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{len(seeds)} runs, {failed} failed, {len(seeds) / seconds:.1f} runs a second")
     if reports:
         print(f"segments shared: {sum((one.sharing for one in reports[1:]), reports[0].sharing)}")
+        print(f"checkpoint groups: {sum((one.groups for one in reports[1:]), reports[0].groups)}")
     if failed:
         print("replay a seed: anabranch simulate --seed N --trace")
     return 1 if failed else 0

@@ -51,6 +51,8 @@ class Sabotage(Enum):
     OUTER_KEY = "an entry without a range of hashes counts for the bucket of its first message's key"
     ACK_FOR_OTHERS = "what a sharer acknowledges counts for earlier entries of the others, too"
     FORGET_LAG = "a bucket that was passed over does not read what it has missed"
+    FORGET_ALL_OTHERS = "a reader of some buckets is not sent entries that may have keys of any bucket"
+    FURTHEST_OF_ALL = "merging checkpoints takes the furthest bucket's position for every bucket"
     LEAVE_ORPHANS = "the leader leaves bundles of brokers that are gone as they are"
 
 
@@ -78,6 +80,8 @@ OF_SHARING: Final = frozenset(
         Sabotage.FORGET_LAG,
     )
 )
+# Those that only checkpoint groups whose members share segments can show.
+OF_GROUPS: Final = frozenset((Sabotage.FORGET_ALL_OTHERS, Sabotage.FURTHEST_OF_ALL))
 
 
 class LyingOwner(SegmentOwner):

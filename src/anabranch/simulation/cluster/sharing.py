@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass, field, fields
 from typing import Any, Final
 
+from anabranch.broker.dispatch import single
 from anabranch.broker.dispatch.base import DispatchContext
 from anabranch.broker.dispatch.bucket_queues import Bucket
 from anabranch.broker.dispatch.bucket_scan import BucketScan
@@ -19,6 +20,7 @@ from anabranch.broker.dispatch.consumer import AttachedConsumer
 from anabranch.broker.dispatch.entry_buckets import BucketOwnership, EntryBucketDispatcher
 from anabranch.broker.dispatch.every_bucket import Span
 from anabranch.broker.dispatch.single import SingleActiveDispatcher
+from anabranch.broker.dispatch.stamps import WantedHashes
 from anabranch.broker.scalable.sessions import consumer_sessions
 from anabranch.broker.state.bucket_dedup import BucketDeduplication
 from anabranch.broker.state.dedup import WHOLE
@@ -27,6 +29,7 @@ from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic import stamps
 from anabranch.client.producing.core.last_ids import LastIds
 from anabranch.client.producing.segment import SegmentProducer
+from anabranch.model.cut import MessagePosition, Place
 from anabranch.model.keyhash import bucket_hash
 from anabranch.model.position import Position
 from anabranch.simulation.cluster.sabotage import Sabotage
@@ -52,6 +55,22 @@ class SharingFigures:
 
     def __add__(self, other: SharingFigures) -> SharingFigures:
         return SharingFigures(*(map(sum, zip(astuple(self), astuple(other), strict=True))))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{getattr(self, one.name)} {one.metadata['is']}" for one in fields(self))
+
+
+@dataclass(slots=True)
+class GroupFigures:
+    """The same for checkpoint groups."""
+
+    divided: int = field(default=0, metadata={"is": "entries passed over for their buckets"})
+    shared: int = field(default=0, metadata={"is": "checkpoints with positions of buckets"})
+    again: int = field(default=0, metadata={"is": "messages that another member had"})
+    merged: int = field(default=0, metadata={"is": "merged checkpoints"})
+
+    def __add__(self, other: GroupFigures) -> GroupFigures:
+        return GroupFigures(*(map(sum, zip(astuple(self), astuple(other), strict=True))))
 
     def __str__(self) -> str:
         return ", ".join(f"{getattr(self, one.name)} {one.metadata['is']}" for one in fields(self))
@@ -158,6 +177,13 @@ def _up_to_the_highest(self: SegmentProducer, answer: pb.CommandProducerSuccess)
     return LastIds(answer.last_sequence_id, whole=answer.last_sequence_id)
 
 
+def _furthest(standing: Callable[..., Place]) -> Callable[..., Place]:
+    def stand(self: Place, at: tuple[MessagePosition, ...], *rest: Any) -> Place:
+        return standing(self, (max(at),), *rest)
+
+    return stand
+
+
 def _for_all(ack_one: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], None]:
     """Acknowledgements of one sharer count for what the others have of earlier entries."""
 
@@ -173,7 +199,9 @@ def _for_all(ack_one: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, An
 
 
 @contextmanager
-def watched_sharing(figures: SharingFigures, sabotage: frozenset[Sabotage]) -> Iterator[None]:
+def watched_sharing(
+    figures: SharingFigures, groups: GroupFigures, sabotage: frozenset[Sabotage]
+) -> Iterator[None]:
     """Within the block, everything about shared segments is counted, and sabotaged."""
     of_run = _Ways(figures)
 
@@ -187,7 +215,16 @@ def watched_sharing(figures: SharingFigures, sabotage: frozenset[Sabotage]) -> I
             super().add(consumer)
             of_run.joined(self._ctx, is_shared=False)
 
+    class Wanted(WantedHashes):
+        def touch(self, metadata: pb.MessageMetadata) -> bool:
+            is_wanted = super().touch(metadata)
+            if Sabotage.FORGET_ALL_OTHERS in sabotage and stamp_of(metadata) is None:
+                return False
+            groups.divided += not is_wanted
+            return is_wanted
+
     changed: list[tuple[Any, str, Any]] = [
+        (single, "WantedHashes", Wanted),
         (subscription, "EntryBucketDispatcher", OfRun),
         (subscription, "SingleActiveDispatcher", Sole),
     ]
@@ -201,6 +238,8 @@ def watched_sharing(figures: SharingFigures, sabotage: frozenset[Sabotage]) -> I
             (stamps, "lane_of", lambda splits, metadata: WHOLE),
             (BucketDeduplication, "lane_of", lambda self, metadata: WHOLE),
         ]
+    if Sabotage.FURTHEST_OF_ALL in sabotage:
+        changed.append((Place, "standing", _furthest(Place.standing)))
     if Sabotage.SETTLE_UP_TO in sabotage:
         changed.append((SegmentProducer, "_last_ids", _up_to_the_highest))
     if Sabotage.ACK_FOR_OTHERS in sabotage:

@@ -201,6 +201,11 @@ class History:
         return {m for m in self._receipts if self._order[m] >= since and m not in life.delivered}
 
     @property
+    def receipted(self) -> set[Sent]:
+        """The messages with a receipt."""
+        return set(self._receipts)
+
+    @property
     def unanswered(self) -> int:
         """The number of messages without a receipt."""
         return len(self._keys) - len(self._receipts)

@@ -29,6 +29,7 @@ class TroubleKind(Enum):
     )
     CROWD = "more stream consumers than segments, which take their time, and segments sealed under producers in doubt"
     OBJECTS = "the log is in an object store, whose answers are late, lost or wrong"
+    CHECKPOINTS = "members of a checkpoint group that share segments and die, on a topic of their own"
 
 
 # The percentage of runs in which a kind takes part.

@@ -7,6 +7,7 @@ they have begun.
 from __future__ import annotations
 
 import asyncio
+import random
 import zlib
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
@@ -19,7 +20,8 @@ from anabranch.client.message_id import MessageId
 from anabranch.client.producing.batching import Batching
 from anabranch.controller.core.errors import NotLeader, SubscriptionMissing
 from anabranch.errors import AnabranchError
-from anabranch.model.scalable import InitialPosition, SubscriptionKind
+from anabranch.model.names import TopicName
+from anabranch.model.scalable import InitialPosition, ScalableTopic, SubscriptionKind
 from anabranch.model.segments import Segment, SegmentId
 from anabranch.simulation.machine.loop import context_of
 from anabranch.simulation.machine.store import void
@@ -30,6 +32,8 @@ from anabranch.simulation.world.world import NAME, TOPIC, Stuck, World
 
 T = TypeVar("T")
 
+# A callback of a receipt.
+Noted = Callable[[asyncio.Future[MessageId]], None]
 KEYS: Final = tuple(f"key-{n}" for n in range(7))
 IN_FLIGHT: Final = 10
 ASK_MAX_S: Final = 12.0
@@ -114,14 +118,14 @@ async def produce(
     await client.close()
 
 
-def receipt_of(world: World, name: str, number: int) -> Callable[[asyncio.Future[MessageId]], None]:
-    """Records the result of a message."""
+def receipt_of(world: World, name: str, number: int, history: History | None = None) -> Noted:
+    """Records the result of a message, in the history of the main load unless another is given."""
 
     def done(future: asyncio.Future[MessageId]) -> None:
         if future.cancelled() or future.exception() is not None:
             world.note(f"{name} {number} failed: {future}")
         else:
-            world.history.receipt(name, number)
+            (history or world.history).receipt(name, number)
 
     return done
 
@@ -291,6 +295,31 @@ async def reshape_once(world: World) -> None:
     else:
         world.reshapings += 1
         world.note(f"done, epoch {layout.epoch}")
+
+
+async def reshape_any(
+    world: World, name: TopicName, record: ScalableTopic, chance: random.Random, active_max: int
+) -> None:
+    """Splits, merges or rebuckets another topic than that of the main load."""
+    active = record.layout.active
+    one = chance.choice(active)
+    others = [other for other in active if other.range.start == one.range.end + 1]
+    buckets = chance.choice([n for n in BUDGETS[1:] if n != one.bucket_count])
+    draw = chance.random()
+
+    async def change(broker: Broker) -> None:
+        service = world.service(broker)
+        if draw < 0.4:
+            await service.rebucket(name, one.id, buckets)
+        elif others:
+            await service.merge(name, one.id, others[0].id)
+        elif len(active) < active_max:
+            await service.split(name, one.id)
+
+    try:
+        await ask(world, change)
+    except EXPECTED as error:
+        world.note(f"reshaping {name} failed: {error}")
 
 
 async def rebucket_one(world: World, segment: Segment) -> None:

@@ -25,7 +25,7 @@ from anabranch.simulation.cluster.cluster import (
     Cluster,
 )
 from anabranch.simulation.cluster.sabotage import Sabotage
-from anabranch.simulation.cluster.sharing import SharingFigures
+from anabranch.simulation.cluster.sharing import GroupFigures, SharingFigures
 from anabranch.simulation.machine.loop import Host, SimLoop, context_of
 from anabranch.simulation.machine.network import Network
 from anabranch.simulation.world.channel_laws import ChannelLaws, TopicLaws, Waits
@@ -57,6 +57,7 @@ class Report:
     rebuckets: int = 0
     faults: int = 0
     sharing: SharingFigures = field(default_factory=SharingFigures)
+    groups: GroupFigures = field(default_factory=GroupFigures)
     # Where the log is in an object store: how often space was given back, and in which way.
     space: dict[str, int] = field(default_factory=dict)
 

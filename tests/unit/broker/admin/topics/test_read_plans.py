@@ -411,3 +411,36 @@ async def test_a_partition_that_was_there_before_its_topic_is_planned_under_the_
         path = "/admin/v2/anabranch/read-plan/persistent/public/default/p-partition-0"
         assert payloads(await plan_of(rest, path, topicId=present)) == [b"early"]
         await rest.call("GET", path, 412, params={"topicId": "0" * 32})
+
+
+async def test_a_log_whose_old_files_were_moved_is_planned_in_parts_of_one_kind(tmp_path: Path) -> None:
+    url = f"objects://{tmp_path}/old"
+    settings = {
+        "log_tier_url": f"file://{tmp_path}/old",
+        "log_tier_local_bytes": 1,
+        "log_file_bytes": 1 << 20,
+    }
+    async with on_files(tmp_path / "data", **settings) as rest:
+        sent = [b"%d:" % i + bytes(50_000) for i in range(80)]
+        at = await rest.publish(TOPIC, *sent)
+        await rest.broker.log.reclaim()
+
+        kinds: list[tuple[bool, str]] = []
+
+        async def all_from(position: Position, root: str | None = None) -> list[bytes]:
+            found: list[bytes] = []
+            while True:
+                plan = await plan_of(rest, start=position_text(position))
+                kinds.append((plan.in_objects, plan.root))
+                for _, _, data in direct.plan_entries(plan, root=root):
+                    found += [bytes(payload) for _, payload in messages(data)]
+                if plan.end == plan.log_end:
+                    return found
+                position = plan.end
+
+        assert await all_from(at[0]) == sent
+        assert kinds == [(True, url), (False, str(tmp_path / "data" / "log"))]
+        assert await all_from(at[7]) == sent[7:]
+        # A caller's root is of one of the kinds.
+        assert await all_from(at[0], root=str(tmp_path / "data" / "log")) == sent
+        assert await all_from(at[0], root=url) == sent
