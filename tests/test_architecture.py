@@ -75,7 +75,7 @@ PURE_MODULES = [
 # Imported by functions only, with the first table. tests/unit/client/test_face.py sees that it stays so.
 LOADED_LATE = {
     "broker/compaction/fast_survey.py",
-    *("client/consuming/arrow_reader.py", "client/producing/tables.py"),
+    *("client/consuming/arrow_reader.py", "client/producing/tables.py", "client/tables/rows.py"),
     *(
         "spark/columns/rows.py",
         "spark/columns/row_filter.py",
