@@ -38,7 +38,7 @@ CHECKPOINT_EVERY: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class TableOwner:
-    """The topic that a table is of."""
+    """Whose table it is."""
 
     topic: str
     topic_id: str

@@ -29,7 +29,7 @@ _FILE: Final = re.compile(
 
 
 class NoTable(AnabranchError):
-    """Topics of that name have no tables."""
+    """A topic has no table, or there is none at a place."""
 
 
 def table_path(topic: str, topic_id: str) -> str:

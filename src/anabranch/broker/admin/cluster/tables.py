@@ -7,17 +7,21 @@ to one broker, which keeps the reports in memory; any broker answers with the re
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from anabranch.broker.admin.across.all_brokers import heard_from_others
 from anabranch.broker.admin.elsewhere import InnerRequest
 from anabranch.broker.admin.http.answer import HttpAnswer
+from anabranch.broker.admin.http.errors import RestError
+from anabranch.broker.admin.http.names import decoded_once
 from anabranch.broker.admin.http.needs import Needs
+from anabranch.broker.admin.http.parameters import From
 from anabranch.broker.admin.http.request import HttpRequest, body
 from anabranch.broker.admin.http.routes import Routes
 from anabranch.broker.admin.services import AdminServices
+from anabranch.broker.admin.topics.logged import PATH
 from anabranch.broker.catalog.resources import NamespaceNotFound
 from anabranch.broker.observe.table_reports import TableReport
 from anabranch.model.names import Domain, NamespaceName, TopicName
@@ -26,6 +30,15 @@ routes = Routes("/admin/v2/anabranch/tables", tag="tables")
 # What other brokers ask.
 inner = Routes("/inner/tables", needs=Needs.NOTHING, is_described=False)
 
+
+def _tabled(request: HttpRequest) -> TopicName:
+    domain, namespace = request.names.domain, request.names.namespace
+    if domain not in (Domain.PERSISTENT, Domain.TOPIC):
+        raise RestError(412, f"{domain.value}:// has no tables: name a persistent topic or a scalable one")
+    return TopicName.parse(f"{domain.value}://{namespace}/{decoded_once(request.names.words['topic'])}")
+
+
+TabledTopic = Annotated[TopicName, From(_tabled)]
 ANSWER_MAX_S: Final = 2.0
 MEDIA: Final = "application/msgpack"
 _decoded = msgspec.msgpack.Decoder(list[TableReport]).decode
@@ -50,6 +63,16 @@ async def kept_as_tables(services: AdminServices) -> dict[str, Any]:
         "retentionHours": config.tables_retention_hours,
         "tables": listed,
         "reports": [msgspec.to_builtins(reports[name]) for name in sorted(reports)],
+    }
+
+
+@routes.get(PATH, needs=Needs.CONSUME)
+async def place_of_table(services: AdminServices, name: TabledTopic) -> dict[str, Any]:
+    """Whether a topic is kept as a table, and where all tables are: the topic's is below, under its name and its id."""
+    return {
+        "topic": str(name),
+        "mode": (await services.policies(name)).table_mode,
+        "tablesUrl": services.config.tables_url,
     }
 
 
