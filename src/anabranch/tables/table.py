@@ -38,7 +38,7 @@ CHECKPOINT_EVERY: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class TableOwner:
-    """Whose table it is."""
+    """The topic that a table is of."""
 
     topic: str
     topic_id: str
