@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pictures test cluster-test sim fmt lint types pyright proto lock bench bench-backtest bench-cluster bench-spark soak soak-cluster soak-spark spark spark-4.2 interop fuzz bench-rest clean
+.PHONY: help setup demo pictures test cluster-test sim fmt lint types pyright proto lock bench bench-backtest bench-cluster bench-spark soak soak-cluster soak-spark soak-tables spark spark-4.2 interop fuzz bench-rest clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9.-]+):.*## /\1|/' | awk -F'|' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -58,6 +58,9 @@ bench-spark: setup  ## our Spark source and sink beside Kafka's and Parquet (nee
 soak-spark: setup  ## kill drivers, executors and brokers under a Spark query 20 times each (half an hour; SOAK="--seed 7")
 	@bin/jre
 	@$(BIN)/python -m soak spark --kills 20 $(SOAK)
+
+soak-tables: setup  ## kill writers, broker and reader of a topic that is kept as a table 20 times each (about 5 minutes; SOAK="--seed 7")
+	@$(BIN)/python -m soak tables --kills 20 $(SOAK)
 
 soak: setup  ## kill -9 fifty times under load and check every history (about 15 minutes; SOAK="--rounds 5")
 	@$(BIN)/python -m soak kill $(SOAK)

@@ -17,6 +17,7 @@ from soak.client.relay import Address
 from soak.client.target import Target
 from soak.client.world import Sabotage
 from soak.spark import run as spark
+from soak.tables import run as tables
 
 
 def main() -> int:
@@ -82,6 +83,13 @@ def main() -> int:
     _add_spark(
         commands.add_parser("spark", help="a streaming query whose driver, executors and broker are killed")
     )
+    stitching = commands.add_parser(
+        "tables", help="a topic and its table as one, while writers, broker and reader are killed"
+    )
+    stitching.add_argument("--kills", type=int, default=20, help="how many times each party is killed")
+    stitching.add_argument("--rate", type=float, default=400.0, help="messages a second")
+    stitching.add_argument("--seed", type=int, default=None, help="repeats the choices of a run")
+    stitching.add_argument("--sabotage", action="store_true", help="send a message twice: the run must fail")
     args = parser.parse_args()
     folder: Path = args.folder or Path(tempfile.mkdtemp(prefix="anabranch-soak-"))
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(1 << 32)
@@ -114,6 +122,8 @@ def main() -> int:
                 patience_s=args.patience,
             )
         )
+    elif args.command == "tables":
+        code = tables.run(tables.Options(args.kills, seed, folder, args.rate, sabotage=args.sabotage))
     elif args.command == "cluster":
         options = cluster.Options(
             args.seconds,

@@ -26,12 +26,14 @@ LAYERS = [
     "columns",
     "metadata",
     "storage",
+    "tables",
     "controller",
     "client",
     "admin",
     "broker",
     "supervisor",
     "spark",
+    "table_writer",
     "blocking",
     "simulation",
     "pipelines",
@@ -56,6 +58,7 @@ PURE_FOLDERS = [
     "storage/core",
     "storage/object/core",
     "supervisor/core",
+    "tables/core",
     "wire",
 ]
 # Compiles the kernels around it, and keeps what it made in a folder of the user's.
@@ -72,7 +75,7 @@ PURE_MODULES = [
 # Imported by functions only, with the first table. tests/unit/client/test_face.py sees that it stays so.
 LOADED_LATE = {
     "broker/compaction/fast_survey.py",
-    *("client/consuming/arrow_reader.py", "client/producing/tables.py"),
+    *("client/consuming/arrow_reader.py", "client/producing/tables.py", "client/tables/rows.py"),
     *(
         "spark/columns/rows.py",
         "spark/columns/row_filter.py",
@@ -83,6 +86,10 @@ LOADED_LATE = {
         "spark/values/key_values.py",
         "spark/values/protobuf.py",
     ),
+    *(f"tables/core/{name}.py" for name in ("rows", "schema", "statistics")),
+    *("tables/parquet.py", "tables/verify.py"),
+    "table_writer/core/widening.py",
+    *("table_writer/decoding.py", "table_writer/sealed.py", "table_writer/reading.py"),
 }
 IMPURE = {"asyncio", "logging", "os", "random", "secrets", "socket", "threading", "time", "uuid"}
 
@@ -235,6 +242,8 @@ PLAIN = [
     "spark",
     "storage",
     "supervisor",
+    "table_writer",
+    "tables",
     "wire",
 ]
 ODD_WORDS = re.compile(

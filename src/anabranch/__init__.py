@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from anabranch.client import NackDelay as NackDelay
     from anabranch.client import NamespaceQueueConsumer as NamespaceQueueConsumer
     from anabranch.client import NamespaceStreamConsumer as NamespaceStreamConsumer
+    from anabranch.client import NoTable as NoTable
     from anabranch.client import OpenTelemetry as OpenTelemetry
     from anabranch.client import Producer as Producer
     from anabranch.client import QueueConsumer as QueueConsumer
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from anabranch.client import Schema as Schema
     from anabranch.client import StreamConsumer as StreamConsumer
     from anabranch.client import StringSchema as StringSchema
+    from anabranch.client import TopicRows as TopicRows
     from anabranch.client import connect as connect
     from anabranch.client import merge_checkpoints as merge_checkpoints
     from anabranch.client.errors import AccessFailed as AccessFailed
@@ -82,6 +84,7 @@ __all__ = [
     "NackDelay",
     "NamespaceQueueConsumer",
     "NamespaceStreamConsumer",
+    "NoTable",
     "OpenTelemetry",
     "Producer",
     "QueueConsumer",
@@ -95,6 +98,7 @@ __all__ = [
     "TimedOut",
     "TopicDeleted",
     "TopicMadeAgain",
+    "TopicRows",
     "Unsupported",
     "connect",
     "merge_checkpoints",

@@ -577,6 +577,8 @@ class Client(_Face):
         kind = QueueConsumer if options.get("namespace") is None else NamespaceQueueConsumer
         return _makes(aio.Client.queue_consumer, kind)(self, *args, **options)
 
+    table = _waits(aio.Client.table)
+
     def close(self, *, flush: bool = True) -> None:
         outboxes = self._portal.outboxes()
 

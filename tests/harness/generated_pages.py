@@ -102,6 +102,7 @@ _GROUPS = {
     "_LOG": "Its log",
     "_SCALABLE": "Scaling",
     "_BALANCER": "The load balancer of several brokers",
+    "_TABLES": "Topics as tables, from the broker that their writer reports to",
 }
 
 

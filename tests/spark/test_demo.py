@@ -18,11 +18,11 @@ def test_a_small_demo_holds_and_leaves_its_report_and_nothing_else(tmp_path: Pat
     report = tmp_path / "report"
     with DemoProcess(tmp_path / "tmp", *OPTIONS, "--report", str(report)) as demo:
         assert demo.ended(WITHIN_S) == 0, demo.shown
-        assert "All 8 checks held" in demo.shown
+        assert "All 9 checks held" in demo.shown
         assert "50,000 raw rows for 50,000 events: each exactly once, under its key" in demo.shown
         assert "sessions with 50,000 clicks in all" in demo.shown
         assert f"report: {(report / 'report.html').resolve()}" in demo.shown
-        assert "all 8 checks held" in (report / "report.html").read_text(encoding="utf-8")
+        assert "all 9 checks held" in (report / "report.html").read_text(encoding="utf-8")
         until(lambda: not demo.processes(), within_s=10)
         assert list(demo.scratch.iterdir()) == []
 

@@ -47,6 +47,7 @@ from anabranch.broker.observe import metrics
 from anabranch.broker.observe.log_probe import LogProbe
 from anabranch.broker.observe.loop_lag import LoopLag
 from anabranch.broker.observe.loop_share import LoopShare
+from anabranch.broker.observe.table_reports import TableReports
 from anabranch.broker.observe.troubles import Troubles, troubles
 from anabranch.broker.peers.remote_rest import RemoteRest
 from anabranch.broker.peers.topic_moves import CallsOfMoves, TopicMoves
@@ -285,6 +286,7 @@ class Broker:
         self.quota_check_times = self.rounds.quota_check_times
         self.topic_pauses = self.open_topics.pauses
         self.publish_times = Recent(self.log.histograms().get("append", Histogram()))
+        self.table_reports = TableReports()
         self.recorder = Recorder(self.loaded, self.scalable, self.now_ms, self.loop.time)
         self.open_topics.on_open(self.recorder.opened)
         self.page = PageSources(
@@ -637,6 +639,7 @@ class Broker:
             policies=self.policies,
             probe=self.log_probe.look,
             loop_share=lambda: self.loop_share.last,
+            table_reports=self.table_reports,
             metrics=lambda: metrics.render(
                 self, None if self.ground.balance is None else self.ground.balance.work
             ),

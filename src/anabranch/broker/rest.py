@@ -20,6 +20,7 @@ from anabranch.broker.admin.cluster import (
     load_manager,
     probes,
     spreading,
+    tables,
     tenants,
 )
 from anabranch.broker.admin.http.app import RestApp
@@ -109,6 +110,7 @@ TABLES: Sequence[Routes] = (
     read_plans.routes,
     ledgers.routes,
     writes.routes,
+    tables.routes,
     lookup.routes,
     probes.routes,
 )
@@ -119,7 +121,12 @@ def create_app(services: AdminServices, page: PageSources) -> RestApp:
     description = Description(described)
     others = (page_routes(page), docs_routes(description), description_routes(description))
     for_brokers = chain(
-        owner_calls.inner, unstored.inner, bundle_stories.inner, chosen_bundles.inner, inner_page_routes(page)
+        owner_calls.inner,
+        unstored.inner,
+        bundle_stories.inner,
+        chosen_bundles.inner,
+        tables.inner,
+        inner_page_routes(page),
     )
     app = RestApp(services, chain(described, *others), inner=for_brokers)
     services.elsewhere.serve(app.inner)

@@ -218,9 +218,11 @@ async def serve(
     stop: asyncio.Event,
     on_serving: Callable[[Broker], None],
     place: ClusterPlace | None = None,
+    *,
+    writes_tables: bool = False,
 ) -> None:
     """Serves a broker and its REST until `stop`; `on_serving` is called once both answer. StartError if it cannot go
-    on."""
+    on. If it `writes_tables`, and the configuration wants tables, a table writer runs beside it."""
     has_tls = config.broker_service_port_tls or config.web_service_port_tls
     certificates = Certificates(config) if has_tls else None
     async with serving(config, opening, sockets, certificates, place) as broker:
@@ -231,10 +233,27 @@ async def serve(
         async with rest.serve_rest(broker.admin_services(), broker.page, listening):
             on_serving(broker)
             broker.failed.add_done_callback(lambda _: stop.set())
-            await stop.wait()
+            async with _table_writer(broker) if writes_tables else contextlib.nullcontext():
+                await stop.wait()
             if broker.failed.done():
                 raise StartError(f"the log has ended, start again to recover: {broker.failed.result()}")
     log.info("stopped")
+
+
+@contextlib.asynccontextmanager
+async def _table_writer(broker: Broker) -> AsyncIterator[None]:
+    if not broker.config.tables_url:
+        yield
+        return
+    # Imported only if needed.
+    from anabranch.broker.runtime.table_process import TableProcess
+
+    writer = TableProcess(broker.config, broker.service_url, broker.http_url)
+    writer.start()
+    try:
+        yield
+    finally:
+        await writer.close()
 
 
 def _telling(config: BrokerConfig, where: str) -> Callable[[Broker], None]:
@@ -256,7 +275,7 @@ async def _serve_alone(config: BrokerConfig) -> None:
     on_signals(stop)
     with sole_sockets(config) as sockets:
         tell = _telling(config, f"data in {config.data_dir}")
-        await serve(config, sole_stores(config), sockets, stop, tell)
+        await serve(config, sole_stores(config), sockets, stop, tell, writes_tables=True)
 
 
 async def _serve_member(config: BrokerConfig, *, is_named: bool) -> None:

@@ -53,6 +53,11 @@ ADMIN: Final[Mapping[str, tuple[str, str, str]]] = {
     "bundles": ("admin.bundles", "declare_bundles", "show where bundles are and why, move and split them"),
     "brokers": ("admin.tables", "declare_brokers", "list brokers, and ask one how it is"),
     "schemas": ("admin.tables", "declare_schemas", "show, add, check and delete schemas of topics"),
+    "tables": (
+        "admin.topic_tables",
+        "declare_topic_tables",
+        "keep topics as tables of files, and look at these",
+    ),
     "writes": (
         "admin.writes",
         "declare_writes",

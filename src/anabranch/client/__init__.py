@@ -48,10 +48,12 @@ if TYPE_CHECKING:
     from anabranch.client.schema.schemas import Schema as Schema
     from anabranch.client.schema.schemas import StringSchema as StringSchema
     from anabranch.client.schema.types import AvroType as AvroType
+    from anabranch.client.tables.topic_rows import TopicRows as TopicRows
     from anabranch.client.tracing.spans import OpenTelemetry as OpenTelemetry
     from anabranch.client.transport.connection import ClientConnection as ClientConnection
     from anabranch.client.transport.layout_watch import LayoutWatch as LayoutWatch
     from anabranch.errors import AnabranchError as AnabranchError
+    from anabranch.tables.core.names import NoTable as NoTable
 
 _WHERE = {
     "AccessFailed": "anabranch.client.errors",
@@ -81,6 +83,7 @@ _WHERE = {
     "NackDelay": "anabranch.client.consuming.core.redelivery",
     "NamespaceQueueConsumer": "anabranch.client.consuming.namespace",
     "NamespaceStreamConsumer": "anabranch.client.consuming.namespace",
+    "NoTable": "anabranch.tables.core.names",
     "OpenTelemetry": "anabranch.client.tracing.spans",
     "Producer": "anabranch.client.producing.producer",
     "QueueConsumer": "anabranch.client.consuming.queue",
@@ -94,6 +97,7 @@ _WHERE = {
     "TimedOut": "anabranch.client.errors",
     "TopicDeleted": "anabranch.client.errors",
     "TopicMadeAgain": "anabranch.client.errors",
+    "TopicRows": "anabranch.client.tables.topic_rows",
     "Unsupported": "anabranch.client.errors",
     "connect": "anabranch.client.client",
     "merge_checkpoints": "anabranch.client.consuming.core.checkpoint",

@@ -47,11 +47,17 @@ from anabranch.client.producing.options import ProducerOptions
 from anabranch.client.producing.producer import Producer
 from anabranch.client.schema.schemas import Schema, schema_of
 from anabranch.client.security import NOBODY, Security, Token
+from anabranch.client.tables.asked import AsOf, TablePart, asked
+from anabranch.client.tables.finding import table_of
+from anabranch.client.tables.opening import open_table
+from anabranch.client.tables.tail import TailReader
+from anabranch.client.tables.topic_rows import TopicRows
 from anabranch.client.tracing.spans import OpenTelemetry
 from anabranch.client.tracing.wrapped import traced
 from anabranch.client.transport.attachment import Backoff, troubles
 from anabranch.client.transport.layout_watch import LayoutWatch
 from anabranch.client.transport.pool import Connections
+from anabranch.model.cut import Cut
 
 OPERATION_TIMEOUT_S: Final = 30.0
 
@@ -630,3 +636,41 @@ class Client:
             return await self._opened(self._kind(CheckpointConsumer)(setup, group=group, begin=begin))
 
         return Opening(open_)
+
+    async def table(
+        self,
+        topic: str,
+        *,
+        part: TablePart = "all",
+        as_of: AsOf | None = None,
+        table_url: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        encryption: Encryption | None = None,
+    ) -> TopicRows:
+        """The topic as a table of this moment: the files of its history, and from where they end what the log has. Each
+        row once. Needs the extra `tables`.
+
+        - `part`: "history" leaves out the tail, "tail" the history.
+        - `as_of`: a version of the table, the version that was newest at a time, or a checkpoint of the topic: the rows
+          before it.
+        - `table_url`: where the table is; brokers know it of the tables that they write.
+        - `storage_options`: how to reach an object store, as `deltalake` has them.
+        - `encryption` opens encrypted messages of the tail.
+
+        A topic that was made again under its name is refused with TopicMadeAgain, as its table is of the former one.
+        """
+        wanted = asked(part, as_of, table_url, storage_options)
+        how = checked(topic, None, None, "reader", "latest", None, encryption, MESSAGES_MAX)
+
+        async def read_from(watch: LayoutWatch, seam: Cut) -> TailReader:
+            setup = self._setup(watch, self._name("table"), how)
+            return await self._opened(TailReader(setup, group=None, begin=seam))
+
+        return await open_table(
+            wanted,
+            topic,
+            lambda: self._watch(topic, create=False),
+            lambda watch: table_of(self._connections, watch),
+            read_from,
+            self._operation_timeout_s,
+        )

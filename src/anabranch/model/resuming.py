@@ -68,7 +68,9 @@ class DataLost(AnabranchError):
         gaps = tuple(gaps)
         return DataLost(
             f"{topic}: messages behind this checkpoint were deleted: {'; '.join(map(str, gaps))}. Keep them longer "
-            "(retention, or a subscription that holds them), or start from a later checkpoint, or at 'earliest'",
+            "(retention, or a subscription that holds them), or start from a later checkpoint, or at 'earliest'. If "
+            "the topic is kept as a table, that still has them: client.table and anabranch.spark.table read it, and "
+            "tell the checkpoint to go on from (docs/tables.md)",
             gaps,
         )
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -43,6 +43,9 @@ from anabranch.supervisor.core.step import (
     wake_s,
 )
 from anabranch.supervisor.ports import ClusterPorts, own_settings
+
+if TYPE_CHECKING:
+    from anabranch.broker.runtime.table_process import TableProcess
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +82,7 @@ class Supervisor:
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._waiting: set[asyncio.Task[None]] = set()
         self._code: int | None = None
+        self._tables: TableProcess | None = None
 
     async def run(self) -> int:
         """Returns the exit code once every process is gone."""
@@ -115,6 +119,7 @@ class Supervisor:
                 self._end_session(name)
             case AnnounceCluster():
                 self._announce()
+                self._write_tables()
             case Say(level, text):
                 log.log(_LEVELS[level], "%s", text)
             case Finish(code):
@@ -229,8 +234,20 @@ class Supervisor:
             brokers=self._brokers,
         )
 
+    def _write_tables(self) -> None:
+        """Starts a table writer beside the brokers, where the configuration wants tables."""
+        if self._config.tables_url and self._tables is None:
+            # Imported only if needed.
+            from anabranch.broker.runtime.table_process import TableProcess
+
+            shared = self._ports.shared
+            self._tables = TableProcess(self._config, shared.service_url, shared.http_url)
+            self._tables.start()
+
     async def close(self) -> None:
         """Kills whatever still lives; only an error of the supervisor itself leaves anything."""
+        if self._tables is not None:
+            await self._tables.close()
         for running in list(self._running.values()):
             with contextlib.suppress(ProcessLookupError):
                 running.process.kill()

@@ -236,3 +236,14 @@ async def refused_values(client: anabranch.Client, waiting: blocking.Client) -> 
     # Without a type the class is that of any values, as before.
     anything: anabranch.Producer = orders
     await anything.send("whatever")
+
+
+async def tables(client: anabranch.Client, waiting: blocking.Client) -> None:
+    """The same value on both faces."""
+    rows = await client.table("t", as_of=b"a checkpoint", storage_options={"AWS_REGION": "eu-1"})
+    assert_type(rows, anabranch.TopicRows)
+    try:
+        assert_type(waiting.table("t", part="history", as_of=3), anabranch.TopicRows)
+        waiting.table("t", part="heads")  # type: ignore[arg-type]
+    except anabranch.NoTable:
+        assert_type(rows.cut, bytes)

@@ -24,6 +24,7 @@ from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.connection.sign_in import SignIn
 from anabranch.broker.hidden_writes.records import WriteRecords
 from anabranch.broker.non_persistent.topics import NonPersistentTopics
+from anabranch.broker.observe.table_reports import TableReports
 from anabranch.broker.observe.troubles import Troubles
 from anabranch.broker.policy.effective import EffectivePolicies
 from anabranch.broker.scalable.owner.registration import Registration
@@ -116,6 +117,8 @@ class AdminServices:
     probe: Callable[[], Awaitable[None]]
     # The share of one core that the event loop uses.
     loop_share: Callable[[], float]
+    # What the table writer says of the tables, if it reports to this broker.
+    table_reports: TableReports
     # The page that Prometheus reads, in pieces.
     metrics: Callable[[], AsyncIterator[bytes]]
 

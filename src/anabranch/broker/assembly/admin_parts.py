@@ -15,6 +15,7 @@ from anabranch.broker.catalog.dynamic_config import DynamicConfig
 from anabranch.broker.connection.connections import ServedConnections
 from anabranch.broker.hidden_writes.records import WriteRecords
 from anabranch.broker.non_persistent.topics import NonPersistentTopics
+from anabranch.broker.observe.table_reports import TableReports
 from anabranch.broker.observe.troubles import Troubles
 from anabranch.broker.policy.effective import EffectivePolicies
 from anabranch.broker.topics.creation import NewTopics
@@ -37,6 +38,7 @@ def admin_services(
     policies: Callable[[TopicName], Awaitable[EffectivePolicies]],
     probe: Callable[[], Awaitable[None]],
     loop_share: Callable[[], float],
+    table_reports: TableReports,
     metrics: Callable[[], AsyncIterator[bytes]],
     troubles: Callable[[], Awaitable[Troubles]],
 ) -> AdminServices:
@@ -97,5 +99,6 @@ def admin_services(
         skip_damage=topics.operations.skip_damage,
         probe=probe,
         loop_share=loop_share,
+        table_reports=table_reports,
         metrics=metrics,
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -64,6 +64,10 @@ class TopicPolicyStore:
 
     def of(self, topic: TopicName) -> TopicPolicies:
         return self._known.get(policy_holder(topic), NO_TOPIC_POLICIES)
+
+    def all(self) -> Mapping[TopicName, TopicPolicies]:
+        """The policies of all topics that have any, by the names that `policy_holder` gives."""
+        return dict(self._known)
 
     def over(self, policies: NamespacePolicies, topic: TopicName) -> NamespacePolicies:
         """The namespace's policies with those of this topic, or of the topic that it is a part of, over them."""

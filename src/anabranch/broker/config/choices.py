@@ -17,4 +17,6 @@ Strategy = Literal[
     "FORWARD_TRANSITIVE",
     "FULL_TRANSITIVE",
 ]
+# Whether a topic is kept as a table: not at all, with its values as bytes, or with the fields of its schema.
+TableMode = Literal["off", "raw", "decoded"]
 QuotaAction = Literal["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]

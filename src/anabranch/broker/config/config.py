@@ -20,7 +20,7 @@ import msgspec
 from anabranch.broker.config import balancer, listeners, units
 from anabranch.broker.config import unknown as unknown_settings
 from anabranch.broker.config.balancer import BalancerConfig
-from anabranch.broker.config.choices import BUNDLES_MAX, QuotaAction, Strategy
+from anabranch.broker.config.choices import BUNDLES_MAX, QuotaAction, Strategy, TableMode
 from anabranch.broker.config.sources import (
     DEFAULT,
     ConfigError,
@@ -322,6 +322,24 @@ class BrokerConfig(BalancerConfig, frozen=True, kw_only=True, rename=spelled, fo
     # entries.
     log_direct_reads_allowed: bool = True
 
+    # -- topics as tables, written by a process of its own
+    # Where tables are: the path of a folder, or `s3://bucket/prefix?endpoint=https://…`. Empty: no topic is a table.
+    tables_url: str = ""
+    # Whether topics are tables where neither they nor their namespace say so.
+    tables_default_mode: TableMode = "off"
+    # How often a topic with new messages is committed.
+    tables_commit_seconds: float = 60.0
+    # The most bytes of messages of a commit.
+    tables_commit_bytes: int = 64 * MIB
+    # The most bytes of a merged file.
+    tables_merge_bytes: int = 512 * MIB
+    # How long files stay that were merged into others.
+    tables_retention_hours: int = 7 * 24
+    # Whether `standalone` runs a writer. Elsewhere, `anabranch tables run` is one.
+    tables_writer_enabled: bool = True
+    # The token of the writer's role, a super user, where authentication is on: `file:///path` or the token.
+    tables_writer_token: str = ""
+
     # -- metrics and logging
     expose_topic_level_metrics_in_prometheus: bool = True
     # Whether producers and consumers are listed one by one, beside their topics.
@@ -346,7 +364,7 @@ class BrokerConfig(BalancerConfig, frozen=True, kw_only=True, rename=spelled, fo
 
 
 # Shown only if they name a file.
-SECRETS = frozenset({"tokenSecretKey", "basicAuthConf"})
+SECRETS = frozenset({"tokenSecretKey", "basicAuthConf", "tablesWriterToken"})
 
 
 def _masked(value: Any) -> Any:
@@ -432,6 +450,9 @@ _AT_LEAST: Mapping[str, float] = {
     "loadHistoryHeartbeatInterval": 0.05,
     "scalableTopicMaxSegments": 1,
     "scalableTopicMinSegments": 1,
+    "tablesCommitSeconds": 0.05,
+    "tablesCommitBytes": MIB,
+    "tablesMergeBytes": MIB,
     "defaultRetentionTimeInMinutes": -1,
     "defaultRetentionSizeInMB": -1,
     **balancer.AT_LEAST,

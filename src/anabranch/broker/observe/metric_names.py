@@ -337,6 +337,18 @@ _BALANCER: Final = {
     "anabranch_balancer_load_reports_total": _counter("Load reports to the leader: sent, not due, or failed"),
 }
 
+_TABLES: Final = {
+    "anabranch_table_lag_seconds": _gauge(
+        "How long ago a topic's table had all of the topic; -1 if not since its writer started"
+    ),
+    "anabranch_table_files": _gauge("Files of a topic's table"),
+    "anabranch_table_bytes": _gauge("Bytes of the files of a topic's table"),
+    "anabranch_table_rows": _gauge("Rows of a topic's table"),
+    "anabranch_table_version": _gauge("The newest version of a topic's table"),
+    "anabranch_table_undecoded_total": _counter("Messages whose bytes are in the column `undecoded`"),
+    "anabranch_table_failing": _gauge("1 while writing a topic's table fails"),
+}
+
 METRICS: Final = {
     **_TOPICS,
     **_UPKEEP,
@@ -346,4 +358,5 @@ METRICS: Final = {
     **_LOG,
     **_SCALABLE,
     **_BALANCER,
+    **_TABLES,
 }

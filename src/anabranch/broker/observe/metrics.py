@@ -23,6 +23,7 @@ from anabranch.broker.observe.metrics_balancer import MeasuredBalancer, add_bala
 from anabranch.broker.observe.metrics_buckets import BucketLines
 from anabranch.broker.observe.metrics_page import Page, escaped
 from anabranch.broker.observe.metrics_upkeep import UpkeepLines
+from anabranch.broker.observe.table_reports import TableReports, add_tables
 from anabranch.broker.runtime.loop_watch import TurnTimes
 from anabranch.broker.runtime.machine import resident_bytes
 from anabranch.broker.security.sign_in_counts import SignInCounts
@@ -123,6 +124,11 @@ class MeasuredBroker(Protocol):
     @property
     def publish_times(self) -> Recent: ...
 
+    @property
+    def table_reports(self) -> TableReports: ...
+
+    def now_ms(self) -> int: ...
+
 
 async def render(broker: MeasuredBroker, balancer: MeasuredBalancer | None = None) -> AsyncIterator[bytes]:
     """The page in pieces; yields to the event loop between them. Without `balancer` bundles are assigned by hash."""
@@ -138,6 +144,7 @@ async def _gather(broker: MeasuredBroker, balancer: MeasuredBalancer | None) -> 
     await _add_scalable(page, cluster, broker)
     _add_broker(page, cluster, broker)
     _add_log(page, cluster, broker)
+    add_tables(page, cluster, broker.table_reports.of(broker.now_ms()).values())
     if balancer is not None:
         await add_balancer(page, cluster, balancer)
     return page

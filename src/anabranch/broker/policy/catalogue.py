@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from anabranch.broker.config.choices import Strategy
+from anabranch.broker.config.choices import Strategy, TableMode
 from anabranch.broker.policy.namespace import (
     AutoSubscriptionCreation,
     AutoTopicCreation,
@@ -330,6 +330,14 @@ CATALOGUE: Final[tuple[Policy, ...]] = (
         field="subscription_auth_mode",
         kind=Literal["None", "Prefix"],
         namespace_path="subscriptionAuthMode",
+    ),
+    # Its commands are `anabranch tables`.
+    Policy(
+        field="table_mode",
+        kind=TableMode,
+        namespace_path="table",
+        topic_path="table",
+        configured=lambda config: config.tables_default_mode,
     ),
     Policy(field="max_message_size", kind=Count, topic_path="maxMessageSize"),
     Policy(field="replication_clusters", kind=tuple[str, ...], topic_path="replication"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from anabranch.broker.config.choices import Strategy
+from anabranch.broker.config.choices import Strategy, TableMode
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.policy.catalogue import CATALOGUE, Policy, configured_quotas
 from anabranch.broker.policy.namespace import (
@@ -61,6 +61,7 @@ class EffectivePolicies:
     persistence: Persistence
     subscription_auth_mode: str
     backlog_quota_map: dict[QuotaKind, BacklogQuota]
+    table_mode: TableMode
     # The broker's default retention applies, which yields to a full disk.
     is_retained_by_default: bool
     publish_rate: PublishRate | None = None

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from anabranch.broker.config.choices import BUNDLES_MAX, QuotaAction, Strategy
+from anabranch.broker.config.choices import BUNDLES_MAX, QuotaAction, Strategy, TableMode
 from anabranch.broker.policy.rate_json import DispatchRate, PublishRate, SubscribeRate
 from anabranch.broker.policy.stored_json import (
     BadSetting,
@@ -251,6 +251,8 @@ class NamespacePolicies(JsonStruct, frozen=True):
     subscribe_rate: dict[str, SubscribeRate] = msgspec.field(
         default_factory=dict, name="clusterSubscribeRate"
     )
+    # Whether topics are kept as tables, and how.
+    table_mode: TableMode | None = None
     # Set for single topics only.
     max_message_size: Count | None = None
     # How far the stored table of sequence ids may lag behind: ours is in every commit of the log.

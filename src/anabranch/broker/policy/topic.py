@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from anabranch.broker.config.choices import Strategy
+from anabranch.broker.config.choices import Strategy, TableMode
 from anabranch.broker.policy.namespace import (
     AutoSubscriptionCreation,
     BacklogQuota,
@@ -51,6 +51,7 @@ class TopicPolicies(JsonStruct, frozen=True, omit_defaults=True):
     # By subscription, over `subscription_dispatch_rate`.
     rates_of_subscriptions: dict[str, DispatchRate] = msgspec.field(default_factory=dict)
     subscribe_rate: dict[str, SubscribeRate] = msgspec.field(default_factory=dict)
+    table_mode: TableMode | None = None
     max_message_size: Count | None = None
     replication_clusters: tuple[str, ...] | None = None
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from anabranch.cli.admin.rest import RestRefused
+from anabranch.cli.demo import one_query
 from anabranch.cli.demo.account import Account, StoryEnded
 from anabranch.cli.demo.core.clickstream import Clickstream, due, peak_rate
 from anabranch.cli.demo.core.ran import Killed, Moment, Ran
@@ -41,6 +42,12 @@ SETTINGS: Final = {
     "scalableTopicAutoScaleInterval": "500ms",
     "scalableTopicLoadReportInterval": "500ms",
     "scalableTopicLoadReportWindow": "2s",
+}
+# The topic is kept as a table, too.
+TABLE_SETTINGS: Final = {
+    "tablesUrl": "{folder}/tables",
+    "tablesDefaultMode": "raw",
+    "tablesCommitSeconds": "5",
 }
 SPLITS_AT: Final = 1 / 5  # A share of the highest rate of the stream.
 MERGES_AT: Final = 1 / 12
@@ -91,7 +98,8 @@ class MainJob:
         self._reading = reading
         self._display = Display(account.console)
         self._stream = Clickstream(wish.events, wish.seconds)
-        self._broker = BrokerProcess(SETTINGS, wish.brokers)
+        self._has_table = one_query.is_possible()
+        self._broker = BrokerProcess(SETTINGS | (TABLE_SETTINGS if self._has_table else {}), wish.brokers)
         self.ran = Ran(
             self._stream,
             policy(self._stream),
@@ -132,6 +140,8 @@ class MainJob:
         producing = Producing(self._broker.service_url, TOPIC, stream, table, held_from)
         try:
             self._flow(producing)
+            if self._has_table:
+                self._ask_once()
             self._drain(producing)
         finally:
             producing.stop()
@@ -252,6 +262,12 @@ class MainJob:
         """The active segments of each of several brokers, by their names."""
         found = self.ran.past.active_by_owner()
         return {name: found.get(address, 0) for address, name in self._names.items()}
+
+    def _ask_once(self) -> None:
+        with self._tell.step("One query over the topic's history and its newest clicks"):
+            answer = one_query.ask_once(self._broker.service_url, TOPIC)
+            events = self._stream.events
+            self._tell.check(answer.rows == answer.distinct == events, answer.claim)
 
     def _drain(self, producing: Producing) -> None:
         """The closing event is sent once all others were read: it moves the watermark past every session."""

@@ -28,8 +28,8 @@ CHILD: Final = "anabranch.supervisor.child"  # The program of each process that 
 class BrokerProcess:
     """`start` starts it, also again after `kill`; `discard` ends it in any state and removes its folder.
 
-    Several brokers are started by a supervisor, whose pid is `pid`; `kill_one` ends one of them, which the supervisor
-    starts again.
+    `{folder}` in a setting is that folder. Several brokers are started by a supervisor, whose pid is `pid`; `kill_one`
+    ends one of them, which the supervisor starts again.
     """
 
     def __init__(self, settings: Mapping[str, str] | None = None, brokers: int = 1) -> None:
@@ -38,8 +38,10 @@ class BrokerProcess:
         given = {"logFormat": "text", "logLevel": "info", **(settings or {})}
         if brokers > 1:
             given |= dict.fromkeys(OWN_PORTS, "0")
-        self._settings = [f"{name}={value}" for name, value in given.items()]
         self.folder = Path(tempfile.mkdtemp(prefix="anabranch-demo-"))
+        self._settings = [
+            f"{name}={value.replace('{folder}', str(self.folder))}" for name, value in given.items()
+        ]
         self._port, self._http_port = _free_ports(2)
         self.service_url = f"pulsar://127.0.0.1:{self._port}"
         self.admin_url = f"http://127.0.0.1:{self._http_port}"

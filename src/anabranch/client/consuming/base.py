@@ -144,6 +144,8 @@ class Receiver(ABC, Generic[V]):
     # Whether batches of columns are acknowledged, and whether their messages may be needed again.
     _keeps_columns = True
     _holds_columns = False
+    # Whether there is one more column: the version of the topic's schema.
+    _names_versions = False
 
     def _arrow_reader(self) -> ArrowReader:
         if self._arrow is None:
@@ -151,7 +153,12 @@ class Receiver(ABC, Generic[V]):
                 from anabranch.client.consuming.arrow_reader import ArrowReader
             except ImportError as error:
                 raise Unsupported(f"receive_arrow needs {error.name}: pip install anabranch[arrow]") from None
-            self._arrow = ArrowReader(self._inbox, keeps=self._keeps_columns, holds=self._holds_columns)
+            self._arrow = ArrowReader(
+                self._inbox,
+                keeps=self._keeps_columns,
+                holds=self._holds_columns,
+                versions=self._names_versions,
+            )
         return self._arrow
 
     def _ack_columns(self, batch: pa.RecordBatch, cumulative: Cumulative) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
+from anabranch.client.consuming.reader_place import made_again
 from anabranch.client.errors import RequestRefused
 from anabranch.client.message import signed
 from anabranch.client.transport.attachment import Backoff, SilentPart, keep_trying, refused_with
@@ -40,9 +41,48 @@ async def position_of(
     return await unless_gone(ask_once, f"looking for a position in {topic}", chance)
 
 
+class VisibleEnd(NamedTuple):
+    """The position behind the last message that readers may see, and whether there is more that they may yet see."""
+
+    at: MessagePosition
+    is_hiding: bool
+
+
+async def visible_end(
+    connections: Connections, topic: str, chance: random.Random, topic_id: str = ""
+) -> VisibleEnd | None:
+    """Where a segment ends for readers. None if the segment is gone. Raises TopicMadeAgain if it is of another topic
+    than that id says.
+
+    Keeps trying until it is cancelled.
+    """
+
+    async def ask_once() -> VisibleEnd:
+        connection = await connections.owner(topic)
+        probe = await _subscribed(
+            connection, topic, f"reader-{chance.getrandbits(32):08x}", topic_id=topic_id
+        )
+        try:
+            answer = await ask(
+                connection, C.GET_LAST_MESSAGE_ID, "getLastMessageId", consumer_id=probe.number
+            )
+            await ask(connection, C.CLOSE_CONSUMER, "close_consumer", consumer_id=probe.number)
+        finally:
+            connection.detach(PartKind.CONSUMER, probe.number)
+        ledger, entry = signed(answer.last_message_id.ledgerId), signed(answer.last_message_id.entryId)
+        return VisibleEnd(BEGINNING if ledger < 0 else (ledger, entry + 1, 0), answer.anabranch_is_hiding)
+
+    try:
+        return await unless_gone(ask_once, f"asking for the end of {topic}", chance)
+    except RequestRefused as refused:
+        if meaning(refused, RefusedPart.CONSUMER) is not Meaning.OTHER_TOPIC:
+            raise
+        raise made_again(topic) from None
+
+
 async def unless_gone(ask_once: Callable[[], Awaitable[T]], what: str, chance: random.Random) -> T | None:
     """Asks a segment until it answers; None if it is gone."""
-    ends = refused_with(RefusedPart.CONSUMER, Meaning.FINAL, Meaning.GONE)
+    ends = refused_with(RefusedPart.CONSUMER, Meaning.FINAL, Meaning.GONE, Meaning.OTHER_TOPIC)
     try:
         return await keep_trying(ask_once, Backoff(chance), what, ends)
     except RequestRefused as refused:
@@ -117,11 +157,17 @@ async def _ask(connection: ClientConnection, topic: str, name: str, since_ms: in
 
 
 async def _subscribed(
-    connection: ClientConnection, topic: str, name: str, owed_from: MessagePosition | None = None
+    connection: ClientConnection,
+    topic: str,
+    name: str,
+    owed_from: MessagePosition | None = None,
+    topic_id: str = "",
 ) -> SilentPart:
     probe = connection.attach(PartKind.CONSUMER, SilentPart)
     try:
-        await subscribe_probe(connection, probe.number, topic, name, name, owed_from=owed_from)
+        await subscribe_probe(
+            connection, probe.number, topic, name, name, owed_from=owed_from, topic_id=topic_id
+        )
     except BaseException:
         connection.detach(PartKind.CONSUMER, probe.number)
         raise

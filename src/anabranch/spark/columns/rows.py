@@ -2,32 +2,23 @@
 
 A key's rows are sorted by `position`, across splits and merges: a key's segments follow each other with rising ids. Its
 fields are those of `message_id` and the segment, and share their memory.
-
-Publish and event times are set by producers, and may be any number of 64 bits. A time that SQL cannot represent (before
-the year 1 or after 9999, such as microseconds given for milliseconds) is null.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from anabranch.columns.decode import SCHEMA_VERSION
+from anabranch.columns.origins import TIME_US, micros_of, same_number, same_text
 from anabranch.columns.positions import RowPlaces, only
 from anabranch.model.cut import MessagePosition
 
 _MESSAGE_ID: Final = pa.struct([("ledger", pa.int64()), ("entry", pa.int64()), ("index", pa.int32())])
 _POSITION: Final = pa.struct([("segment", pa.int64()), *_MESSAGE_ID])
-_TIME: Final = pa.timestamp("us", "UTC")
-# The range of Spark's type TIMESTAMP: from the beginning of the year 1 to the end of 9999.
-_FIRST_MS: Final = -62_135_596_800_000
-_LAST_MS: Final = 253_402_300_799_999
-_ROOM_MIN: Final = 1024
 # The same as Spark's own conversion of `anabranch.spark.options.source.SCHEMA`; a test compares them.
 COLUMNS: Final = pa.schema(
     [
@@ -37,8 +28,8 @@ COLUMNS: Final = pa.schema(
         ("topic", pa.string()),
         ("segment", pa.int64()),
         ("message_id", _MESSAGE_ID),
-        ("publish_time", _TIME),
-        ("event_time", _TIME),
+        ("publish_time", TIME_US),
+        ("event_time", TIME_US),
         ("position", _POSITION),
     ]
 )
@@ -84,51 +75,18 @@ def _ids(batch: Any) -> list[Any]:
 
 
 def _segments(batch: Any, _: str, segment: int) -> Any:
-    return _numbered(segment, _room(batch.num_rows)).slice(0, batch.num_rows)
-
-
-def _topics(batch: Any, topic: str, _: int) -> Any:
-    return _named(topic, _room(batch.num_rows)).slice(0, batch.num_rows)
-
-
-def _room(rows: int) -> int:
-    """Rounds up, so that batches of about as many rows share a column."""
-    return max(_ROOM_MIN, 1 << (rows - 1).bit_length())
-
-
-@lru_cache(maxsize=4)
-def _numbered(segment: int, rows: int) -> Any:
-    """A column with the same number in each row, for all batches of a slice."""
-    numbers = pa.py_buffer(np.full(rows, segment, np.int64))
-    return pa.Array.from_buffers(pa.int64(), rows, [None, numbers], 0)
-
-
-@lru_cache(maxsize=4)
-def _named(topic: str, rows: int) -> Any:
-    name = topic.encode()
-    offsets = pa.py_buffer(np.arange(rows + 1, dtype=np.int32) * len(name))
-    return pa.Array.from_buffers(pa.string(), rows, [None, offsets, pa.py_buffer(name * rows)], 0)
-
-
-def _times(batch: Any, name: str) -> Any:
-    column = batch.column(name)
-    numbers = column.view(pa.int64())
-    found = pc.min_max(numbers).as_py()
-    if found["min"] is not None and (found["min"] < _FIRST_MS or found["max"] > _LAST_MS):
-        fits = pc.and_(pc.greater_equal(numbers, _FIRST_MS), pc.less_equal(numbers, _LAST_MS))
-        column = pc.if_else(fits, column, pa.scalar(None, column.type))
-    return pc.cast(column, _TIME)
+    return same_number(segment, batch.num_rows)
 
 
 _BUILT: Final[Mapping[str, Callable[[Any, str, int], Any]]] = {
     "key": lambda batch, *_: batch.column("key"),
     "value": lambda batch, *_: batch.column("value"),
     "properties": lambda batch, *_: batch.column("properties"),
-    "topic": _topics,
+    "topic": lambda batch, topic, _: same_text(topic, batch.num_rows),
     "segment": _segments,
     "message_id": lambda batch, *_: pa.StructArray.from_arrays(_ids(batch), fields=list(_MESSAGE_ID)),
-    "publish_time": lambda batch, *_: _times(batch, "publish_time"),
-    "event_time": lambda batch, *_: _times(batch, "event_time"),
+    "publish_time": lambda batch, *_: micros_of(batch.column("publish_time")),
+    "event_time": lambda batch, *_: micros_of(batch.column("event_time")),
     "position": lambda batch, *origin: pa.StructArray.from_arrays(
         [_segments(batch, *origin), *_ids(batch)], fields=list(_POSITION)
     ),

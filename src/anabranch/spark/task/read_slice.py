@@ -22,7 +22,7 @@ from anabranch.model.cut import MessagePosition
 from anabranch.spark.plan.task import Task
 from anabranch.spark.task.read_files import DirectReader
 
-__all__ = ["NotDirect", "Task", "read"]
+__all__ = ["NotDirect", "Task", "messages", "read"]
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def read(task: Task) -> Iterator[Any]:
     from anabranch.spark.columns.rows import for_spark
 
     try:
-        for batch in _batches(task):
+        for batch in messages(task):
             rows = wanted(batch, task.ranges)
             if rows.num_rows:
                 yield for_spark(rows, task.topic, task.slice.segment, task.columns)
@@ -57,7 +57,9 @@ def read(task: Task) -> Iterator[Any]:
         ) from error
 
 
-def _batches(task: Task) -> Iterator[Any]:
+def messages(task: Task) -> Iterator[Any]:
+    """The record batches of a slice, as `anabranch.columns.SCHEMA` has them; with the versions of the schema, if the
+    task wants them."""
     if task.read_mode == "broker" or (task.read_mode == "auto" and not task.admin_url):
         yield from _through_broker(task)
         return

@@ -43,8 +43,8 @@ def test_without_spark_the_main_job_holds_and_leaves_only_its_report(
     shown = capfd.readouterr().out
     assert code == 0, shown
     assert "30,000 raw rows for 30,000 events: each exactly once, under its key" in shown
-    assert "All 5 checks held" in shown
-    assert "all 5 checks held" in (report / "report.html").read_text(encoding="utf-8")
+    assert "All 6 checks held" in shown
+    assert "all 6 checks held" in (report / "report.html").read_text(encoding="utf-8")
     assert list(scratch.iterdir()) == []
 
 
@@ -64,7 +64,7 @@ def test_one_of_three_brokers_is_killed_and_nothing_is_lost(
     assert re.search(r"kill -9 of broker-\d, which serves \d+ of \d+ segments?, after [\d,]+ receipts", shown)
     assert re.search(r"its segments are served again, [\d.]+ s later", shown)
     assert "30,000 raw rows for 30,000 events: each exactly once, under its key" in shown
-    assert "All 5 checks held" in shown
+    assert "All 6 checks held" in shown
     assert "3 brokers on one machine" in (report / "report.html").read_text(encoding="utf-8")
     assert list(scratch.iterdir()) == []
 
