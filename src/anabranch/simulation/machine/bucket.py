@@ -88,7 +88,7 @@ class SimBucket:
         return created
 
     def hide(self, incarnation: Incarnation) -> None:
-        """No broker looks after this log, from now on or once it exists: nobody finds it."""
+        """No broker looks after this log, neither now nor once it exists, since no broker finds it."""
         self._hidden.add(LogKeys(incarnation).exists_mark)
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> Buffer:

@@ -52,7 +52,17 @@ def main() -> None:
     # Everything else on this machine is more urgent.
     os.nice(10)
     done = run_job(OsFiles(), _decode_job(sys.stdin.buffer.read()))
-    sys.stdout.buffer.write(msgspec.json.encode(done))
+    give(msgspec.json.encode(done))
+
+
+def give(answer: bytes) -> None:
+    """Writes the outcome for the broker, and ends this process in silence if the broker is gone."""
+    try:
+        sys.stdout.buffer.write(answer)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        # At once, since the interpreter would try to write the rest as it ends.
+        os._exit(0)
 
 
 if __name__ == "__main__":

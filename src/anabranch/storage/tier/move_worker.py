@@ -12,7 +12,7 @@ import msgspec
 from anabranch.storage.core.tiered import TierDone, TierJob
 from anabranch.storage.object.obstore_medium import open_for_large_objects, parse_url
 from anabranch.storage.on_disk.files import OsFiles
-from anabranch.storage.on_disk.rewrite_worker import WORKER_PATH
+from anabranch.storage.on_disk.rewrite_worker import WORKER_PATH, give
 from anabranch.storage.port import LogError
 from anabranch.storage.tier.copying import copy_files, settle_in_folder
 
@@ -73,7 +73,7 @@ def main() -> None:
     # Everything else on this machine is more urgent.
     os.nice(10)
     done = asyncio.run(_move(_decode_request(sys.stdin.buffer.read())))
-    sys.stdout.buffer.write(msgspec.json.encode(done))
+    give(msgspec.json.encode(done))
 
 
 if __name__ == "__main__":
