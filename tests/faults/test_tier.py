@@ -72,8 +72,8 @@ def test_kill_9_while_files_move_loses_nothing_and_readers_find_all(
     total = 0
     with BrokerProcess(tmp_path, settings, brokers=1) as broker:
         for _ in range(3):
-            publish(broker, total, 150)
-            total += 150
+            publish(broker, total, 160)
+            total += 160
             # Rewriting and moving begin at once; each is killed somewhere else.
             time.sleep(chance.uniform(0.0, 2.5))
             broker.kill()

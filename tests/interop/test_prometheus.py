@@ -45,6 +45,7 @@ SETTINGS = {
 # What a panel's expressions stand on, where two healthy brokers on files have nothing to show.
 SHOWN_ELSEWHERE = {
     "anabranch_log_object_": "the log is in an object store",
+    "anabranch_log_tier_": "old files of the log are moved to an object store",
     "pulsar_lb_unload_broker_breakdown_": "a broker was relieved",
     "pulsar_lb_bundles_split_breakdown_": "a bundle was split for its load",
     "> 0": "something is wrong",

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from anabranch.balance.core.orphans import Repair, RepairKind, RepairScope, RepairTimes, repairs
@@ -163,7 +164,7 @@ class BundleLeader:
         )
         if found:
             log.info("the leader repairs %d bundles, the first for: %s", len(found), found[0].reason)
-        await self._at_once(self._repair(repair, is_certain=why is not None) for repair in found)
+        await self._at_once(partial(self._repair, repair, is_certain=why is not None) for repair in found)
         for broker, registered in self._registry.living().items():
             if registered.is_draining and broker not in self._leaving:
                 self._begin_emptying(BrokerRun(broker, registered.run_id))
@@ -184,13 +185,16 @@ class BundleLeader:
                 return
             await asyncio.sleep(left_s)
 
-    async def _at_once(self, works: Iterable[Awaitable[None]]) -> None:
-        """Does all of it, some at a time. The first failure is raised when all have ended."""
+    async def _at_once(self, works: Iterable[Callable[[], Awaitable[None]]]) -> None:
+        """Does all of it, some at a time. The first failure is raised when all have ended.
+
+        Each is begun at its turn: a coroutine that a cancelled caller leaves behind would never be awaited.
+        """
         gate = asyncio.Semaphore(self._settings().changes_at_once)
 
-        async def one(work: Awaitable[None]) -> None:
+        async def one(work: Callable[[], Awaitable[None]]) -> None:
             async with gate:
-                await work
+                await work()
 
         ended = await asyncio.gather(*(one(work) for work in works), return_exceptions=True)
         for error in ended:
@@ -239,7 +243,9 @@ class BundleLeader:
         ]
         if free:
             log.info("the leader assigns %d bundles", min(len(free), EAGER_MAX))
-        await self._at_once(self._assigning.assign(bundle, "it has no owner") for bundle in free[:EAGER_MAX])
+        await self._at_once(
+            partial(self._assigning.assign, bundle, "it has no owner") for bundle in free[:EAGER_MAX]
+        )
 
     # -- brokers that are about to end
 
