@@ -413,6 +413,10 @@ def test_every_command_takes_json_and_is_part_of_the_story() -> None:
     walked |= {"cluster init", "cluster status"}
     # Those read a log whose broker has stopped: `tests/unit/cli/broker/test_log.py`.
     walked |= {"log gc", "log verify", "log tier"}
+    # Those want a place for tables: `tests/tables/test_commands.py`.
+    walked |= {
+        f"tables {action}" for action in ("enable", "disable", "list", "stats", "compact", "verify", "run")
+    }
     for path, options in leaves(build_parser(is_whole=True)):
         if path.split()[0] in ADMIN and path not in ENDLESS and path != "completion":
             assert "--json" in options, path

@@ -129,6 +129,9 @@ GET   /lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}/bundle            L
 
 GET   /admin/v2/anabranch/read-plan/{any**}                                    SUPER_USER
 GET   /admin/v2/anabranch/ledgers/{domain}/{tenant}/{namespace}/{topic**}      ROUTE
+GET   /admin/v2/anabranch/tables                                               SUPER_USER
+GET   /admin/v2/anabranch/tables/{domain}/{tenant}/{namespace}/{topic**}       CONSUME
+POST  /admin/v2/anabranch/tables/reports                                       SUPER_USER
 GET   /admin/v2/anabranch/writes                                               ROUTE
 *     /admin/v2/anabranch/writes/{any**}                                       ROUTE
 POST  /admin/v2/anabranch/reveal/{domain}/{tenant}/{namespace}/{topic**}       ROUTE
