@@ -86,6 +86,17 @@ def test_a_backfill_and_the_stream_behind_it_have_every_row_once(
     assert "50000 rows of the past, 10000 since, 60000 different ones together" in capsys.readouterr().out
 
 
+def test_one_query_over_a_topics_table_and_its_tail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {"tablesUrl": tmp_path / "tables", "tablesCommitSeconds": 0.5}
+    with BrokerProcess(tmp_path, settings, brokers=1) as broker:
+        run("tables.py", monkeypatch, broker, f"http://127.0.0.1:{broker.http_port}")
+    told = capsys.readouterr().out
+    assert "60000 rides" in told
+    assert "100 rides since" in told
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
 def test_every_example_says_how_to_run_it_and_is_run_here(path: Path) -> None:
     told = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ def test_a_topic_is_kept_as_a_table_by_commands_alone(
     folder.mkdir()
     with BrokerProcess(folder, settings, brokers=1) as broker:
 
-        def told(action: str, *words: str) -> object:
+        def told(action: str, *words: str) -> Any:
             where = ["--admin-url", f"http://127.0.0.1:{broker.http_port}", "--json"]
             assert main(["tables", action, *words, *where]) == 0, capsys.readouterr()
             return json.loads(capsys.readouterr().out)

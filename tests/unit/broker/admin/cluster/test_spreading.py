@@ -68,9 +68,13 @@ def owner(cluster: Cluster, bundle: BundleName) -> str:
 
 
 async def assigned(cluster: Cluster, *names: str) -> Counter[str]:
-    """How many of the namespaces' bundles each broker has, once all have an owner: asked for at all brokers in turn."""
+    """How many of the namespaces' bundles each broker has, once all have an owner: asked for at all brokers in turn,
+    each of which has read of the choices before its own."""
     for number, bundle in enumerate(bundles_of(cluster, *names)):
         await balancer(cluster.nodes[number % len(cluster.nodes)]).find_owner(bundle)
+        for node in cluster.nodes:
+            owners = balancer(node).owners
+            await until(lambda owners=owners, bundle=bundle: owners.owner_of(bundle) is not None)  # type: ignore[misc]
     await agree(cluster)
     return Counter(owner(cluster, bundle) for bundle in bundles_of(cluster, *names))
 
