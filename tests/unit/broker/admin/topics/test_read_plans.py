@@ -423,7 +423,9 @@ async def test_a_log_whose_old_files_were_moved_is_planned_in_parts_of_one_kind(
     async with on_files(tmp_path / "data", **settings) as rest:
         sent = [b"%d:" % i + bytes(50_000) for i in range(80)]
         at = await rest.publish(TOPIC, *sent)
-        await rest.broker.log.reclaim()
+        # The broker's own pass may have the turn, and then this one moves nothing.
+        while not rest.broker.log.stats()["tier_objects"]:
+            await rest.broker.log.reclaim()
 
         kinds: list[tuple[bool, str]] = []
 
